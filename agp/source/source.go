@@ -1,0 +1,50 @@
+// Package source says how packets reach a host pipeline: a Source fills batches
+// of frames. Implementations live in sub-packages and own their buffers.
+package source
+
+import "io"
+
+// LinkType is a pcap link-layer type (https://www.tcpdump.org/linktypes.html).
+type LinkType uint32
+
+// Frame is one captured frame. Data points into memory that the batch owns.
+type Frame struct {
+	Data        []byte
+	TimestampNs int64  // ns since the Unix epoch, clock of the capturing interface
+	WireLen     uint32 // bytes on the wire; >= len(Data)
+	LinkType    LinkType
+	Interface   uint32 // index of the capturing interface inside this source
+}
+
+// Batch is a reusable list of frames. Frames stay valid until the batch is
+// given to the next Next call; the pipeline keeps several batches in turn.
+type Batch struct {
+	Frames []Frame
+	// Buf is scratch memory that a source without memory-mapped input copies frame bytes into.
+	Buf []byte
+}
+
+// Source delivers frames in capture order. It is used by one goroutine;
+// Interrupt alone may be called from another.
+type Source interface {
+	// Next replaces the content of b with up to cap(b.Frames) frames and returns
+	// their number. It returns io.EOF when the input has ended (n may be > 0 in
+	// the same call only with a nil error). A live source returns 0, nil after a
+	// bounded wait, so that time can pass without packets. An error other than
+	// io.EOF ends the input too; what was readable before it has been delivered.
+	Next(b *Batch) (n int, err error)
+	// Stats returns counters that only the source knows. Monotonic.
+	Stats() Stats
+	// Interrupt makes a blocked or following Next return io.EOF soon.
+	Interrupt()
+	io.Closer
+}
+
+// Stats are a source's own counters.
+type Stats struct {
+	Frames  uint64            // frames delivered
+	Bytes   uint64            // captured bytes delivered
+	Dropped map[string]uint64 // frames or blocks the source could not deliver, by reason
+	Offset  int64             // bytes of input consumed, for progress
+	Size    int64             // bytes of input in all, 0 if unknown
+}
