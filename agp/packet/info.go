@@ -1,5 +1,8 @@
 package packet
 
+// LinkType is a pcap link-layer type (https://www.tcpdump.org/linktypes.html).
+type LinkType uint32
+
 // Info is what one parse of a frame yields. It holds no pointer, so batches of
 // it are cheap for the garbage collector and have one layout for every pipeline.
 //

@@ -2,17 +2,18 @@
 // of frames. Implementations live in sub-packages and own their buffers.
 package source
 
-import "io"
+import (
+	"io"
 
-// LinkType is a pcap link-layer type (https://www.tcpdump.org/linktypes.html).
-type LinkType uint32
+	"github.com/agp-net/telegraf-agp/agp/packet"
+)
 
 // Frame is one captured frame. Data points into memory that the batch owns.
 type Frame struct {
 	Data        []byte
 	TimestampNs int64  // ns since the Unix epoch, clock of the capturing interface
 	WireLen     uint32 // bytes on the wire; >= len(Data)
-	LinkType    LinkType
+	LinkType    packet.LinkType
 	Interface   uint32 // index of the capturing interface inside this source
 }
 

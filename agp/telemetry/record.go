@@ -71,6 +71,23 @@ type Record struct {
 	Outputs           []Output
 }
 
+// Alert is one finding of agp/detect or of a model; its fields are those of agp_alert.
+type Alert struct {
+	TimeNs    int64 // capture time of the finding
+	Interface string
+	Kind      string // syn_flood, port_scan, brute_force, fan_out, beacon, classified, ...
+	Class     string // behaviour class, empty if the kind says it all
+	Src, Dst  string // addresses as text; empty where the finding is not about one
+	SrcPort   uint16 // 0 if not about one port
+	DstPort   uint16
+	Protocol  uint8
+	Count     uint64  // what the detector counted (flows, ports, destinations, ...)
+	Threshold float64 // what Count or Score was compared with
+	Score     float64 // 0..1 where a model spoke
+	WindowNs  int64
+	Model     string
+}
+
 // Output is what one model said of a flow.
 type Output struct {
 	Field string  // record field the model fills: "app", "class"
