@@ -1,0 +1,68 @@
+package flow
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/bits"
+
+	"github.com/agp-net/telegraf-agp/agp/packet"
+)
+
+// Key identifies a flow: both endpoints in canonical order (A is the lower
+// address, then the lower port), so that both directions have one key.
+type Key struct {
+	A, B         [16]byte
+	PortA, PortB uint16
+	Tunnel       uint32
+	VLAN         uint16
+	Protocol     uint8
+	IPVersion    uint8
+}
+
+// KeyOptions say what beside the 5-tuple tells flows apart.
+type KeyOptions struct {
+	VLAN   bool
+	Tunnel bool
+}
+
+// MakeKey returns the key of a packet and whether its sender is endpoint B.
+func MakeKey(in *packet.Info, o KeyOptions) (k Key, fromB bool) {
+	k.Protocol, k.IPVersion = in.Protocol, in.IPVersion
+	if o.VLAN {
+		k.VLAN = in.VLAN
+	}
+	if o.Tunnel {
+		k.Tunnel = in.TunnelID
+	}
+	c := bytes.Compare(in.Src[:], in.Dst[:])
+	if c < 0 || (c == 0 && in.SrcPort <= in.DstPort) {
+		k.A, k.B, k.PortA, k.PortB = in.Src, in.Dst, in.SrcPort, in.DstPort
+		return k, false
+	}
+	k.A, k.B, k.PortA, k.PortB = in.Dst, in.Src, in.DstPort, in.SrcPort
+	return k, true
+}
+
+// Hash is a keyed 64-bit hash of the key: folded 64x64->128 bit multiplications
+// of the 44 key bytes, each half masked by a word derived from the seed, so that
+// an attacker who does not know the seed cannot aim at one bucket or queue.
+func (k *Key) Hash(seed uint64) uint64 {
+	s0 := seed ^ 0x9e3779b97f4a7c15
+	s1 := bits.RotateLeft64(seed, 23) ^ 0xd6e8feb86659fd93
+	h := fold(binary.LittleEndian.Uint64(k.A[0:])^s0, binary.LittleEndian.Uint64(k.A[8:])^s1)
+	h ^= fold(binary.LittleEndian.Uint64(k.B[0:])^s1^0xa0761d6478bd642f, binary.LittleEndian.Uint64(k.B[8:])^s0^0xe7037ed1a0b428db)
+	w := uint64(k.PortA) | uint64(k.PortB)<<16 | uint64(k.Tunnel)<<32
+	v := uint64(k.VLAN) | uint64(k.Protocol)<<16 | uint64(k.IPVersion)<<24
+	return fold(h^w, s1^v<<13^0x8ebc6af09c88c6e3) ^ fold(h+w, s0^v^0x589965cc75374cc3)
+}
+
+func fold(a, b uint64) uint64 {
+	hi, lo := bits.Mul64(a, b)
+	return hi ^ lo
+}
+
+// QueueOf spreads flows over n queues by their hash; both directions meet.
+func QueueOf(hash uint64, n int) int {
+	hi, _ := bits.Mul64(hash, uint64(n))
+	return int(hi)
+}

@@ -1,0 +1,33 @@
+package flow
+
+// chunkBits: slabs grow by 4096 entries, so that a table costs what its active flows need.
+const (
+	chunkBits = 12
+	chunkSize = 1 << chunkBits
+	chunkMask = chunkSize - 1
+)
+
+// slab hands out fixed-size entries by number. Freed entries are reused last in, first out.
+type slab[T any] struct {
+	chunks []*[chunkSize]T
+	free   []uint32
+	used   uint32 // entries ever handed out
+}
+
+func (s *slab[T]) at(i uint32) *T { return &s.chunks[i>>chunkBits][i&chunkMask] }
+
+func (s *slab[T]) take() uint32 {
+	if n := len(s.free); n > 0 {
+		i := s.free[n-1]
+		s.free = s.free[:n-1]
+		return i
+	}
+	i := s.used
+	if int(i>>chunkBits) == len(s.chunks) {
+		s.chunks = append(s.chunks, new([chunkSize]T))
+	}
+	s.used++
+	return i
+}
+
+func (s *slab[T]) release(i uint32) { s.free = append(s.free, i) }

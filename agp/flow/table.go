@@ -1,0 +1,554 @@
+package flow
+
+import (
+	"slices"
+	"unsafe"
+
+	"github.com/agp-net/telegraf-agp/agp/model"
+	"github.com/agp-net/telegraf-agp/agp/packet"
+	"github.com/agp-net/telegraf-agp/agp/telemetry"
+)
+
+// Defaults of Config.
+const (
+	DefaultIdleNs   = 60e9
+	DefaultActiveNs = 300e9
+	DefaultLingerNs = 10e9
+	DefaultMaxFlows = 1 << 20
+)
+
+// TickNs is the granularity of time passing without packets: the caller of Tick
+// passes multiples of it.
+const TickNs = int64(1e9)
+
+// Config of a Table. Zero values take the defaults.
+type Config struct {
+	IdleNs   int64 // a flow without a packet for longer ends (idle)
+	ActiveNs int64 // a record that spans more is cut (active)
+	// LingerNs is how long a closed TCP flow waits for late ACKs and
+	// retransmitted FINs before its record is emitted.
+	LingerNs int64
+	MaxFlows int // active flows; one more evicts the lowest-value neighbour
+	Key      KeyOptions
+	// Head says that a model needs the head feature set, HeadPackets is the last
+	// packet count at which it does; the state is dropped after that.
+	Head        bool
+	HeadPackets uint64
+	Triggers    []uint64 // packet counts at which Handler.Mature is called
+}
+
+func (c *Config) setDefaults() {
+	def := func(v *int64, d int64) {
+		if *v <= 0 {
+			*v = d
+		}
+	}
+	def(&c.IdleNs, DefaultIdleNs)
+	def(&c.ActiveNs, DefaultActiveNs)
+	def(&c.LingerNs, DefaultLingerNs)
+	c.LingerNs = min(c.LingerNs, c.IdleNs)
+	if c.MaxFlows <= 0 {
+		c.MaxFlows = DefaultMaxFlows
+	}
+}
+
+// Packet is one parsed packet on its way into a Table.
+type Packet struct {
+	packet.Info
+	Key   Key
+	FromB bool   // sender is Key.B
+	Hash  uint64 // Key.Hash
+	Seq   uint64 // position in the input over all queues, from 1
+	Frame []byte // the captured bytes; not kept
+}
+
+// Ref names an active flow. It is valid during the callback that passes it; with
+// StartSeq it can be kept and checked by Valid later.
+type Ref uint32
+
+// Handler is told what happens to flows, in packet order. Calls come from inside
+// Add, Tick and Flush; a handler may call the read methods of the table but not those three.
+type Handler interface {
+	// Started is called after the first packet of a new flow was added; a record
+	// that continues a flow after the active timeout is not a start.
+	Started(r Ref, p *Packet)
+	// Progress is called every ProgressPackets packets and before Ended with what
+	// the flow has carried since the call before (wire bytes).
+	Progress(r Ref, packets, bytes uint64)
+	// Mature is called when a flow has reached one of Config.Triggers.
+	Mature(r Ref)
+	// Ended is called before the flow's state is released; Record reads it.
+	Ended(r Ref, reason telemetry.EndReason)
+}
+
+// half is the per-direction state behind telemetry.Half.
+type half struct {
+	packets, wireBytes, l3Bytes, payloadBytes uint64
+	wireSq                                    uint64 // sum of squared wire lengths
+	delaySqHi, delaySqLo                      uint64 // sum of squared delays
+	firstNs, lastNs                           int64
+	delayMin, delayMax                        int64
+	wireMin, wireMax                          uint32
+	retransmits, outOfOrder, zeroWindows      uint32
+	tcpFlags                                  uint8
+}
+
+// ProgressPackets is how many packets a flow may be ahead of what Progress has told.
+const ProgressPackets = 64
+
+// Bits of state.bits.
+const (
+	bitFromB     uint16 = 1 << iota // the initiator is Key.B
+	bitClosed                       // TCP closed; lingering
+	bitFragment                     // a fragment whose first was not known
+	bitSyn                          // initiator's SYN seen
+	bitSynAck                       // responder's SYN+ACK seen
+	bitHandshake                    // handshakeNs is valid
+	bitPastSyn                      // something other than a bare SYN was seen
+	bitLive                         // slot in use
+	bitEmpty                        // cut by the active timeout, no packet since
+)
+
+// MaxOutputs is how many models can score one flow.
+const MaxOutputs = 4
+
+// Score is a model's answer as kept per flow; Model and Class index tables of the caller.
+type Score struct {
+	Model uint16 // 0 = none
+	Class uint16
+	Score float32
+}
+
+const (
+	inlineHist = 16 // packets whose bins are kept inline before a block is taken
+	none       = ^uint32(0)
+)
+
+// tiers of histogram storage
+const (
+	tierInline uint8 = iota // two codes a packet, inline
+	tierSmall               // uint8 counters
+	tierLarge               // uint32 counters
+)
+
+type smallHist [telemetry.SizeBins + telemetry.DelayBins + 1]uint8
+type largeHist [telemetry.SizeBins + telemetry.DelayBins]uint32
+
+// state is one active flow: no pointers, fields that every packet touches first.
+type state struct {
+	key            Key
+	hash           uint32
+	lastNs         int64
+	startNs        int64
+	bits           uint16
+	tier           uint8
+	trigger        uint8 // index of the next trigger
+	histRef        uint32
+	headRef        uint32
+	timeSteps      uint32
+	dir            [2]half
+	tcp            [2]tcpHalf
+	inline         [2][inlineHist]uint8 // size bins, delay bins
+	startSeq       uint64
+	synNs          int64
+	handshakeNs    int64
+	synRetransmits uint32
+	next, prev     uint32 // wheel list
+	wheel          uint32 // wheel slot
+	outputs        [MaxOutputs]Score
+}
+
+// StateBytes is the fixed memory of one active flow without head features,
+// large histograms and index.
+const StateBytes = int(unsafe.Sizeof(state{}))
+
+type slot struct {
+	hash uint32
+	ref  uint32 // none = free
+}
+
+// wheelSlots is the number of TickNs steps the timing wheel spans; later deadlines are looked at once a turn.
+const wheelSlots = 512
+
+// Table holds the active flows of one queue.
+type Table struct {
+	cfg      Config
+	h        Handler
+	slots    []slot
+	shift    uint
+	active   int
+	flows    slab[state]
+	small    slab[smallHist]
+	large    slab[largeHist]
+	heads    slab[model.Head]
+	wheel    [wheelSlots]uint32
+	tick     int64 // last tick, in TickNs; 0 before the first
+	expired  []uint32
+	stats    Stats
+	triggers triggers
+}
+
+// triggers answers fast whether a packet count is one of the configured ones.
+type triggers struct {
+	low  [257]bool
+	high []uint64
+	max  uint64
+}
+
+func makeTriggers(counts []uint64) (t triggers) {
+	for _, n := range counts {
+		t.max = max(t.max, n)
+		if n < uint64(len(t.low)) {
+			t.low[n] = true
+		} else {
+			t.high = append(t.high, n)
+		}
+	}
+	return t
+}
+
+func (t *triggers) hit(n uint64) bool {
+	if n < uint64(len(t.low)) {
+		return t.low[n]
+	}
+	return n <= t.max && slices.Contains(t.high, n)
+}
+
+// Collect changes what models need, between two packets. Flows keep their state;
+// those that run already have no head features if none were collected before.
+func (t *Table) Collect(head bool, headPackets uint64, counts []uint64) {
+	t.cfg.Head, t.cfg.HeadPackets, t.triggers = head, headPackets, makeTriggers(counts)
+}
+
+// Stats are monotonic counters of a table.
+type Stats struct {
+	Packets   uint64
+	Records   uint64
+	Evicted   uint64
+	TimeSteps uint64
+}
+
+// NewTable returns an empty table.
+func NewTable(cfg Config, h Handler) *Table {
+	cfg.setDefaults()
+	t := &Table{cfg: cfg, h: h}
+	t.triggers = makeTriggers(cfg.Triggers)
+	t.resize(1024)
+	for i := range t.wheel {
+		t.wheel[i] = none
+	}
+	return t
+}
+
+// Active returns the number of active flows, including closed ones that linger.
+func (t *Table) Active() int { return t.active }
+
+// Stats returns the counters.
+func (t *Table) Stats() Stats { return t.stats }
+
+func (t *Table) resize(n int) {
+	old := t.slots
+	t.slots = make([]slot, n)
+	for i := range t.slots {
+		t.slots[i].ref = none
+	}
+	t.shift = 32
+	for m := n; m > 1; m >>= 1 {
+		t.shift--
+	}
+	for _, s := range old {
+		if s.ref != none {
+			t.place(s)
+		}
+	}
+}
+
+func (t *Table) place(s slot) {
+	mask := uint32(len(t.slots) - 1)
+	i := s.hash >> t.shift
+	for t.slots[i].ref != none {
+		i = (i + 1) & mask
+	}
+	t.slots[i] = s
+}
+
+func (t *Table) find(k *Key, h uint32) uint32 {
+	mask := uint32(len(t.slots) - 1)
+	for i := h >> t.shift; ; i = (i + 1) & mask {
+		s := t.slots[i]
+		if s.ref == none {
+			return none
+		}
+		if s.hash == h && t.flows.at(s.ref).key == *k {
+			return s.ref
+		}
+	}
+}
+
+// unlink removes a flow's index entry by shifting the probe run back.
+func (t *Table) unlink(ref uint32, h uint32) {
+	mask := uint32(len(t.slots) - 1)
+	i := h >> t.shift
+	for t.slots[i].ref != ref {
+		i = (i + 1) & mask
+	}
+	for j := i; ; {
+		j = (j + 1) & mask
+		s := t.slots[j]
+		if s.ref == none {
+			break
+		}
+		if home := s.hash >> t.shift; (j-home)&mask >= (j-i)&mask {
+			t.slots[i] = s
+			i = j
+		}
+	}
+	t.slots[i].ref = none
+}
+
+// deadline returns when the flow is due if no packet comes, and why. A flow is
+// due when the clock is past the deadline, not at it.
+func (t *Table) deadline(f *state) (int64, telemetry.EndReason) {
+	if f.bits&bitClosed != 0 {
+		return f.lastNs + t.cfg.LingerNs, telemetry.EndTCP
+	}
+	idle, active := f.lastNs+t.cfg.IdleNs, f.startNs+t.cfg.ActiveNs
+	if active < idle && f.bits&bitEmpty == 0 {
+		return active, telemetry.EndActive
+	}
+	return idle, telemetry.EndIdle
+}
+
+// Add puts one packet into its flow; timeouts cut before it is added. It returns
+// the flow and the delay since the flow's packet before, -1 for a first one.
+func (t *Table) Add(p *Packet) (r Ref, delay int64) {
+	t.stats.Packets++
+	h := uint32(p.Hash)
+	ref := t.find(&p.Key, h)
+	ts := p.TimestampNs
+	if ref != none {
+		f := t.flows.at(ref)
+		if due, reason := t.deadline(f); ts > due {
+			if reason == telemetry.EndActive && ts-f.lastNs <= t.cfg.IdleNs {
+				t.cut(ref, f)
+			} else {
+				t.end(ref, f, reason)
+				ref = none
+			}
+		} else if p.Protocol == packet.ProtoTCP && f.newConnection(&p.Info, f.direction(p)) {
+			t.end(ref, f, telemetry.EndTCP)
+			ref = none
+		}
+	}
+	opened := ref == none
+	if opened {
+		ref = t.open(p, h)
+	}
+	f := t.flows.at(ref)
+	n := f.dir[0].packets + f.dir[1].packets + 1
+	if n == 1 {
+		f.bits &^= bitEmpty
+		f.startNs, f.lastNs, f.startSeq = ts, ts, p.Seq
+		if !opened {
+			t.unschedule(ref, f)
+		}
+		t.schedule(ref, f)
+	}
+	delay = t.update(ref, f, p, n == 1)
+	if opened {
+		t.h.Started(Ref(ref), p)
+	}
+	if n%ProgressPackets == 0 {
+		t.progress(ref, f)
+	}
+	if t.triggers.hit(n) {
+		t.h.Mature(Ref(ref))
+	}
+	if f.headRef != none && n >= t.cfg.HeadPackets {
+		t.heads.release(f.headRef)
+		f.headRef = none
+	}
+	return Ref(ref), delay
+}
+
+// progress reports what the flow has carried since the last report.
+func (t *Table) progress(ref uint32, f *state) {
+	p, b := f.dir[0].packets+f.dir[1].packets, f.dir[0].wireBytes+f.dir[1].wireBytes
+	if p != f.toldPackets {
+		t.h.Progress(Ref(ref), p-f.toldPackets, b-f.toldBytes)
+		f.toldPackets, f.toldBytes = p, b
+	}
+}
+
+func (f *state) direction(p *Packet) int {
+	if p.FromB != (f.bits&bitFromB != 0) && p.Key.differ() {
+		return telemetry.Rev
+	}
+	return telemetry.Fwd
+}
+
+// differ reports whether the endpoints can be told apart.
+func (k *Key) differ() bool { return k.A != k.B || k.PortA != k.PortB }
+
+// open makes room for and initialises a flow; its first packet is not yet added.
+func (t *Table) open(p *Packet, h uint32) uint32 {
+	if t.active >= t.cfg.MaxFlows {
+		t.evict(h)
+	}
+	if 2*(t.active+1) > len(t.slots) {
+		t.resize(2 * len(t.slots))
+	}
+	ref := t.flows.take()
+	f := t.flows.at(ref)
+	*f = state{key: p.Key, hash: h, bits: bitLive, histRef: none, headRef: none, next: none, prev: none, wheel: none}
+	fromB := p.FromB
+	if p.Protocol == packet.ProtoTCP && p.TCPFlags&(packet.TCPSyn|packet.TCPAck) == packet.TCPSyn|packet.TCPAck {
+		fromB = !fromB // the first packet answers: its receiver is the initiator
+	}
+	if fromB {
+		f.bits |= bitFromB
+	}
+	if t.cfg.Head {
+		f.headRef = t.heads.take()
+		*t.heads.at(f.headRef) = model.Head{Protocol: p.Protocol}
+	}
+	t.place(slot{h, ref})
+	t.active++
+	return ref
+}
+
+// cut emits a record at the active timeout and keeps the flow: orientation and
+// sequence state go on, counters start again.
+func (t *Table) cut(ref uint32, f *state) {
+	t.stats.Records++
+	t.progress(ref, f)
+	t.h.Ended(Ref(ref), telemetry.EndActive)
+	t.releaseHist(f)
+	f.dir = [2]half{}
+	f.bits = f.bits&(bitFromB|bitPastSyn|bitLive) | bitEmpty
+	f.toldPackets, f.toldBytes = 0, 0
+	f.timeSteps, f.synRetransmits, f.handshakeNs = 0, 0, 0
+	// Scores stay: what the head of a connection said holds for all its records.
+}
+
+func (t *Table) releaseHist(f *state) {
+	switch f.tier {
+	case tierSmall:
+		t.small.release(f.histRef)
+	case tierLarge:
+		t.large.release(f.histRef)
+	}
+	f.tier, f.histRef = tierInline, none
+	if f.headRef != none {
+		t.heads.release(f.headRef)
+		f.headRef = none
+	}
+}
+
+// end emits the flow's record, unless it is empty, and frees its state.
+func (t *Table) end(ref uint32, f *state, reason telemetry.EndReason) {
+	if f.bits&bitEmpty == 0 {
+		t.stats.Records++
+		t.progress(ref, f)
+		t.h.Ended(Ref(ref), reason)
+	}
+	t.releaseHist(f)
+	t.unschedule(ref, f)
+	t.unlink(ref, f.hash)
+	f.bits = 0
+	t.flows.release(ref)
+	t.active--
+}
+
+// evictWays is how many occupied index entries from the newcomer's home on compete.
+const evictWays = 8
+
+func (t *Table) evict(h uint32) {
+	mask := uint32(len(t.slots) - 1)
+	victim := none
+	var v *state
+	for i, seen := h>>t.shift, 0; seen < evictWays && seen < t.active; i = (i + 1) & mask {
+		ref := t.slots[i].ref
+		if ref == none {
+			continue
+		}
+		seen++
+		f := t.flows.at(ref)
+		if victim == none || f.less(v) {
+			victim, v = ref, f
+		}
+	}
+	t.stats.Evicted++
+	t.end(victim, v, telemetry.EndEvicted)
+}
+
+// less orders flows by value: closed ones first, then few packets, then long unseen, then old.
+func (f *state) less(g *state) bool {
+	if c, d := f.bits&bitClosed, g.bits&bitClosed; c != d {
+		return c > d
+	}
+	if a, b := f.dir[0].packets+f.dir[1].packets, g.dir[0].packets+g.dir[1].packets; a != b {
+		return a < b
+	}
+	if f.lastNs != g.lastNs {
+		return f.lastNs < g.lastNs
+	}
+	return f.startSeq < g.startSeq
+}
+
+// update adds the packet to the flow's counters.
+func (t *Table) update(ref uint32, f *state, p *Packet, first bool) int64 {
+	d := f.direction(p)
+	h := &f.dir[d]
+	ts := p.TimestampNs
+	delay := ts - f.lastNs
+	if delay < 0 {
+		ts, delay = f.lastNs, 0
+		f.timeSteps++
+		t.stats.TimeSteps++
+	}
+	f.lastNs = ts
+	if p.Flags&packet.FlagFragmentLater != 0 && p.SrcPort|p.DstPort == 0 {
+		f.bits |= bitFragment
+	}
+	wire := p.WireLen
+	if h.packets == 0 {
+		h.firstNs, h.wireMin, h.wireMax = ts, wire, wire
+	} else {
+		gap := ts - h.lastNs
+		if h.packets == 1 {
+			h.delayMin, h.delayMax = gap, gap
+		} else {
+			h.delayMin, h.delayMax = min(h.delayMin, gap), max(h.delayMax, gap)
+		}
+		addSquare(&h.delaySqHi, &h.delaySqLo, uint64(gap))
+		h.wireMin, h.wireMax = min(h.wireMin, wire), max(h.wireMax, wire)
+	}
+	h.lastNs = ts
+	h.packets++
+	h.wireBytes += uint64(wire)
+	h.l3Bytes += uint64(p.L3Len)
+	h.payloadBytes += uint64(p.PayloadLen)
+	h.wireSq += uint64(wire) * uint64(wire)
+	sizeBin, delayBin := SizeBin(p.L3Len), 0
+	if !first {
+		delayBin = DelayBin(delay)
+	}
+	t.count(f, sizeBin, delayBin, first)
+	if f.headRef != none {
+		collect(t.heads.at(f.headRef), p, d, delayBin, first)
+	}
+	if p.Protocol == packet.ProtoTCP {
+		h.tcpFlags |= p.TCPFlags
+		closed := f.bits & bitClosed
+		f.trackTCP(&p.Info, d, ts)
+		if f.bits&bitClosed != closed {
+			t.unschedule(ref, f)
+			t.schedule(ref, f)
+		}
+	}
+	if first {
+		return -1
+	}
+	return delay
+}
