@@ -1,0 +1,94 @@
+# Everything is built into build/, which "make clean" removes. Packages that
+# tests need are installed by "make deps" (Debian and Ubuntu, as root or with sudo).
+
+SHELL       := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+GO          ?= go
+PYTHON      ?= python3
+BUILD       := build
+PROFILE     ?= demo
+FUZZTIME    ?= 60s
+FUZZJOBS    ?= 2
+CAPTURES    ?= $(wildcard ../shared/captures)
+LINT        := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS := -s -w -X main.version=$(VERSION)
+
+export AGP_PYTHON   ?= $(CURDIR)/$(BUILD)/venv/bin/python
+export AGP_CAPTURES ?= $(abspath $(CAPTURES))
+ifeq ($(AGP_CAPTURES),)
+unexport AGP_CAPTURES
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help build demo test test-unit test-e2e lint fuzz bench train generate cover deps deps-bench clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## build/telegraf-agp
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BUILD)/telegraf-agp ./agp/cmd/telegraf-agp
+
+$(BUILD)/telegraf: $(wildcard tests/telegraf/*)
+	cd tests/telegraf && CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -tags "$$(cat tags)" -o $(CURDIR)/$@ .
+
+demo: build $(BUILD)/telegraf ## synthetic capture -> telegraf -> plugin -> metrics, and what was expected
+	CGO_ENABLED=0 $(GO) run ./tests/demo -telegraf $(BUILD)/telegraf -plugin $(BUILD)/telegraf-agp -dir $(BUILD)/demo
+
+test: deps $(BUILD)/venv/.ready lint test-unit fuzz test-e2e ## everything, with the packages it needs
+
+lint: ## gofmt, go vet, golangci-lint
+	@echo "== gofmt"; bad=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$bad" || { echo "not formatted: $$bad"; exit 1; }
+	@echo "== go vet"; $(GO) vet ./...
+	@echo "== golangci-lint"; $(GO) run $(LINT) run ./...
+
+test-unit: ## unit, property and oracle tests with the race detector
+	$(GO) test -race -timeout 25m $$($(GO) list ./... | grep -v /tests/e2e)
+
+test-e2e: build $(BUILD)/telegraf ## telegraf, plugin, engine and InfluxDB together
+	$(GO) test -count=1 -timeout 15m ./tests/e2e/...
+
+fuzz: ## every fuzz target for FUZZTIME (60s), FUZZJOBS (2) at a time
+	@grep -rEl '^func Fuzz[A-Z]' --include='*_test.go' . | xargs -r grep -EHo '^func Fuzz[A-Za-z0-9_]+' | sort -u \
+	  | sed -E 's,^(.*)/[^/]+:func (.*)$$,\1 \2,' \
+	  | xargs -r -P $(FUZZJOBS) -L 1 bash -c 'out=$$($(GO) test -run=^$$ -fuzz="^$$1\$$" -fuzztime=$(FUZZTIME) -parallel=1 "$$0" 2>&1) \
+	      && echo "ok   $$0 $$1: $$(tail -2 <<<"$$out" | head -1)" || { echo "FAIL $$0 $$1"; echo "$$out"; exit 255; }'
+
+bench: build deps-bench $(BUILD)/venv-bench/.ready ## packets/s against other flow meters, in one run; writes tests/bench/RESULTS.md
+	$(GO) run ./tests/bench/cmd/agp-bench -plugin $(BUILD)/telegraf-agp -python $(BUILD)/venv-bench/bin/python -dir $(BUILD)/bench -out tests/bench/RESULTS.md
+
+$(BUILD)/%.pcap:
+	@mkdir -p $(@D)
+	$(GO) run ./tests/traffic/cmd/agp-traffic -profile $* -o $@ -truth $(BUILD)/$*.json
+
+train: ## train both models again (CAPTURES=folder of labelled captures)
+	$(MAKE) -C configs/models/train train CAPTURES=$(abspath $(CAPTURES))
+
+generate: ## generated files again: protobuf, vector code
+	$(GO) generate ./...
+
+cover: ## test coverage, build/cover.html
+	@mkdir -p $(BUILD)
+	$(GO) test -coverprofile=$(BUILD)/cover.out $$($(GO) list ./... | grep -v /tests/e2e)
+	$(GO) tool cover -html=$(BUILD)/cover.out -o $(BUILD)/cover.html
+	$(GO) tool cover -func=$(BUILD)/cover.out | tail -1
+
+$(BUILD)/venv/.ready: tests/requirements.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install --quiet --disable-pip-version-check -r $<
+	touch $@
+
+$(BUILD)/venv-bench/.ready: tests/bench/requirements.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install --quiet --disable-pip-version-check -r $<
+	touch $@
+
+deps: ## packages for "make test"
+	@tests/packages.sh gcc:gcc influxd:influxdb tshark:tshark python3:python3-venv
+
+deps-bench: ## packages for "make bench"
+	@tests/packages.sh argus:argus-server nfpcapd:nfdump softflowd:softflowd ndpiReader:libndpi-bin python3:python3-venv taskset:util-linux
+
+clean: ## remove build/
+	rm -rf $(BUILD)
