@@ -124,11 +124,6 @@ func (t *Table) Packets(r Ref) uint64 {
 // StartSeq returns the sequence number of the record's first packet.
 func (t *Table) StartSeq(r Ref) uint64 { return t.flows.at(uint32(r)).startSeq }
 
-// Initiator reports whether the sender of p is the initiator of its flow r.
-func (t *Table) Initiator(r Ref, p *Packet) bool {
-	return t.flows.at(uint32(r)).direction(p) == telemetry.Fwd
-}
-
 // Valid reports whether r still is the record that began with packet startSeq.
 func (t *Table) Valid(r Ref, startSeq uint64) bool {
 	f := t.flows.at(uint32(r))
@@ -137,3 +132,21 @@ func (t *Table) Valid(r Ref, startSeq uint64) bool {
 
 // Outputs returns the flow's scores for reading and writing.
 func (t *Table) Outputs(r Ref) *[MaxOutputs]Score { return &t.flows.at(uint32(r)).outputs }
+
+// Endpoints are a flow's two ends as its initiator sees them.
+type Endpoints struct {
+	Src, Dst         [16]byte
+	SrcPort, DstPort uint16
+	Protocol         uint8
+	IPVersion        uint8
+}
+
+// Endpoints returns the ends of an active flow.
+func (t *Table) Endpoints(r Ref) Endpoints {
+	f := t.flows.at(uint32(r))
+	k := &f.key
+	if f.bits&bitFromB == 0 {
+		return Endpoints{k.A, k.B, k.PortA, k.PortB, k.Protocol, k.IPVersion}
+	}
+	return Endpoints{k.B, k.A, k.PortB, k.PortA, k.Protocol, k.IPVersion}
+}

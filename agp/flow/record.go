@@ -11,14 +11,10 @@ import (
 // Interface and Outputs are the caller's.
 func (t *Table) Record(r Ref, reason telemetry.EndReason, rec *telemetry.Record) {
 	f := t.flows.at(uint32(r))
-	k := &f.key
-	rec.IPVersion, rec.Protocol = k.IPVersion, k.Protocol
-	rec.VLANID, rec.TunnelID = k.VLAN, k.Tunnel
-	if f.bits&bitFromB == 0 {
-		rec.Src, rec.Dst, rec.SrcPort, rec.DstPort = k.A, k.B, k.PortA, k.PortB
-	} else {
-		rec.Src, rec.Dst, rec.SrcPort, rec.DstPort = k.B, k.A, k.PortB, k.PortA
-	}
+	e := t.Endpoints(r)
+	rec.IPVersion, rec.Protocol = e.IPVersion, e.Protocol
+	rec.Src, rec.Dst, rec.SrcPort, rec.DstPort = e.Src, e.Dst, e.SrcPort, e.DstPort
+	rec.VLANID, rec.TunnelID = f.key.VLAN, f.key.Tunnel
 	rec.StartNs, rec.EndNs, rec.EndReason = f.startNs, f.lastNs, reason
 	rec.Fragment = f.bits&bitFragment != 0
 	for d := range rec.Dir {

@@ -1,5 +1,7 @@
 package flow
 
+import "unsafe"
+
 // chunkBits: slabs grow by 4096 entries, so that a table costs what its active flows need.
 const (
 	chunkBits = 12
@@ -28,6 +30,11 @@ func (s *slab[T]) take() uint32 {
 	}
 	s.used++
 	return i
+}
+
+func (s *slab[T]) bytes() uint64 {
+	var v T
+	return uint64(len(s.chunks))*chunkSize*uint64(unsafe.Sizeof(v)) + uint64(cap(s.free))*4
 }
 
 func (s *slab[T]) release(i uint32) { s.free = append(s.free, i) }

@@ -104,6 +104,7 @@ const (
 	bitSyn                          // initiator's SYN seen
 	bitSynAck                       // responder's SYN+ACK seen
 	bitHandshake                    // handshakeNs is valid
+	bitRTT                          // rttNs is valid
 	bitPastSyn                      // something other than a bare SYN was seen
 	bitLive                         // slot in use
 	bitEmpty                        // cut by the active timeout, no packet since
@@ -150,8 +151,11 @@ type state struct {
 	tcp            [2]tcpHalf
 	inline         [2][inlineHist]uint8 // size bins, delay bins
 	startSeq       uint64
+	toldPackets    uint64 // reported by Progress
+	toldBytes      uint64
 	synNs          int64
 	handshakeNs    int64
+	rttNs          int64 // SYN to the first ACK of either side
 	synRetransmits uint32
 	next, prev     uint32 // wheel list
 	wheel          uint32 // wheel slot
@@ -222,7 +226,8 @@ func (t *Table) Collect(head bool, headPackets uint64, counts []uint64) {
 
 // Stats are monotonic counters of a table.
 type Stats struct {
-	Packets   uint64
+	Packets   uint64 // added
+	Recorded  uint64 // of these in records that were emitted
 	Records   uint64
 	Evicted   uint64
 	TimeSteps uint64
@@ -242,6 +247,12 @@ func NewTable(cfg Config, h Handler) *Table {
 
 // Active returns the number of active flows, including closed ones that linger.
 func (t *Table) Active() int { return t.active }
+
+// Bytes returns the memory the table holds, used or kept for reuse.
+func (t *Table) Bytes() uint64 {
+	return uint64(len(t.slots))*uint64(unsafe.Sizeof(slot{})) +
+		t.flows.bytes() + t.small.bytes() + t.large.bytes() + t.heads.bytes()
+}
 
 // Stats returns the counters.
 func (t *Table) Stats() Stats { return t.stats }
@@ -420,15 +431,20 @@ func (t *Table) open(p *Packet, h uint32) uint32 {
 // cut emits a record at the active timeout and keeps the flow: orientation and
 // sequence state go on, counters start again.
 func (t *Table) cut(ref uint32, f *state) {
-	t.stats.Records++
-	t.progress(ref, f)
-	t.h.Ended(Ref(ref), telemetry.EndActive)
+	t.emit(ref, f, telemetry.EndActive)
 	t.releaseHist(f)
 	f.dir = [2]half{}
-	f.bits = f.bits&(bitFromB|bitPastSyn|bitLive) | bitEmpty
+	f.bits = f.bits&(bitFromB|bitRTT|bitPastSyn|bitLive) | bitEmpty
 	f.toldPackets, f.toldBytes = 0, 0
-	f.timeSteps, f.synRetransmits, f.handshakeNs = 0, 0, 0
+	f.timeSteps, f.synRetransmits = 0, 0
 	// Scores stay: what the head of a connection said holds for all its records.
+}
+
+func (t *Table) emit(ref uint32, f *state, reason telemetry.EndReason) {
+	t.stats.Records++
+	t.stats.Recorded += f.dir[0].packets + f.dir[1].packets
+	t.progress(ref, f)
+	t.h.Ended(Ref(ref), reason)
 }
 
 func (t *Table) releaseHist(f *state) {
@@ -448,9 +464,7 @@ func (t *Table) releaseHist(f *state) {
 // end emits the flow's record, unless it is empty, and frees its state.
 func (t *Table) end(ref uint32, f *state, reason telemetry.EndReason) {
 	if f.bits&bitEmpty == 0 {
-		t.stats.Records++
-		t.progress(ref, f)
-		t.h.Ended(Ref(ref), reason)
+		t.emit(ref, f, reason)
 	}
 	t.releaseHist(f)
 	t.unschedule(ref, f)

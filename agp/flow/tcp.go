@@ -2,9 +2,9 @@ package flow
 
 import "github.com/agp-net/telegraf-agp/agp/packet"
 
-// Loss analysis follows the rules of Wireshark's tcp.analysis as far as one pass
-// with fixed state can (no list of unacknowledged segments, no SACK). What
-// differs is listed with the tshark comparison in tests/oracle.
+// Loss analysis follows the rules of Wireshark's tcp.analysis (version 4.0): one
+// pass, fixed state per direction, sequence numbers compared modulo 2^32. The
+// definitions that differ are listed with the tshark comparison in tests/oracle.
 
 const (
 	// reorderNs is how soon after the highest segment an older one counts as
@@ -16,25 +16,26 @@ const (
 
 // Bits of tcpHalf.seen.
 const (
-	seenISN uint8 = 1 << iota
-	seenSeq
-	seenAck
+	seenSegment uint8 = 1 << iota // window and lastAck are valid
+	seenISN
 	seenFin
 	finAcked
 	lastKeepAlive
 	lastZeroProbe
 )
 
-// tcpHalf is what is known of one direction's sequence space.
+// tcpHalf is what is known of one direction's sequence space; 0 means unknown
+// for nextSeq, maxSeq and lastAck.
 type tcpHalf struct {
-	nextSeqNs int64 // when the highest sequence number was first sent
-	ackNs     int64 // when the last ACK was sent
-	nextSeq   uint32
+	nextSeqNs int64  // when nextSeq last moved
+	lastNs    int64  // last segment of this direction
+	nextSeq   uint32 // highest end of a segment
+	maxSeq    uint32 // highest end reached without a hole
 	lastAck   uint32
 	isn       uint32
 	finSeq    uint32 // the ACK number that confirms this direction's FIN
-	window    uint16
-	dupAcks   uint8
+	window    uint16 // unscaled
+	dupAcks   int8
 	seen      uint8
 }
 
@@ -42,8 +43,8 @@ func seqLT(a, b uint32) bool { return int32(a-b) < 0 }
 func seqLE(a, b uint32) bool { return int32(a-b) <= 0 }
 
 // newConnection reports whether a SYN (without ACK) opens another connection
-// than the one f has seen: its initial sequence number differs, or the flow was
-// joined in the middle of a connection.
+// than the one f has seen: that one is closed, has another initial sequence
+// number, or was joined in its middle.
 func (f *state) newConnection(in *packet.Info, dir int) bool {
 	if in.TCPFlags&(packet.TCPSyn|packet.TCPAck) != packet.TCPSyn {
 		return false
@@ -54,106 +55,79 @@ func (f *state) newConnection(in *packet.Info, dir int) bool {
 	if f.tcp[dir].seen&seenISN != 0 {
 		return f.tcp[dir].isn != in.Seq
 	}
-	return f.tcp[dir].seen&seenSeq != 0 || f.bits&bitPastSyn != 0
+	return f.bits&bitPastSyn != 0
 }
 
 // trackTCP updates sequence state, loss counters, handshake and closing.
 func (f *state) trackTCP(in *packet.Info, dir int, ts int64) {
+	if in.Flags&packet.FlagFragment != 0 {
+		return // the sequence space of a datagram in pieces is not readable from one of them
+	}
 	fwd, rev := &f.tcp[dir], &f.tcp[1-dir]
 	h := &f.dir[dir]
 	flags := in.TCPFlags
 	syn, fin, rst, ack := flags&packet.TCPSyn != 0, flags&packet.TCPFin != 0, flags&packet.TCPRst != 0, flags&packet.TCPAck != 0
-	segLen := in.PayloadLen
-	known := fwd.seen&seenSeq != 0
 	control := syn || fin || rst
-	var keepAlive, zeroProbe, keepAliveAck bool
-
-	switch {
-	case known && segLen == 1 && in.Seq == fwd.nextSeq && rev.seen&seenAck != 0 && rev.window == 0:
-		zeroProbe = true
-	case known && segLen <= 1 && in.Seq == fwd.nextSeq-1 && !control:
-		keepAlive = true
+	segLen := in.PayloadLen
+	end := in.Seq + segLen
+	if syn || fin {
+		end++
 	}
-	if in.Window == 0 && !control {
-		h.zeroWindows++
-	}
-	if segLen == 0 && !control && known && in.Seq == fwd.nextSeq && in.Window != 0 &&
-		in.Window == fwd.window && fwd.seen&seenAck != 0 && in.Ack == fwd.lastAck {
-		switch {
-		case rev.seen&lastKeepAlive != 0:
-			keepAliveAck = true
-		case fwd.dupAcks < 255:
-			fwd.dupAcks++
-		}
-	}
-	if ack && in.Ack != fwd.lastAck {
-		fwd.dupAcks = 0
+	if syn && !ack && fwd.seen&seenISN != 0 && in.Seq == fwd.isn {
+		fwd.nextSeq = fwd.maxSeq // the opening again
 	}
 
-	if known && (segLen > 0 || syn || fin) && seqLT(in.Seq, fwd.nextSeq) && !keepAlive && !zeroProbe && !keepAliveAck {
-		end := in.Seq + segLen
-		if syn || fin {
-			end++
+	zeroProbe := segLen == 1 && in.Seq == fwd.nextSeq && rev.seen&seenSegment != 0 && rev.window == 0
+	keepAlive := false
+	if !zeroProbe {
+		if in.Window == 0 && !control {
+			h.zeroWindows++
 		}
-		threshold := int64(reorderNs)
-		if f.handshakeNs > 0 {
-			threshold = f.handshakeNs
-		}
+		keepAlive = segLen <= 1 && in.Seq == fwd.nextSeq-1 && !control
+		repeats := segLen == 0 && !control && fwd.seen&seenSegment != 0 && in.Window == fwd.window &&
+			in.Seq == fwd.nextSeq && in.Ack == fwd.lastAck
 		switch {
-		case segLen > 0 && rev.seen&seenAck != 0 && seqLE(in.Seq+segLen, rev.lastAck):
-			h.retransmits++ // spurious: all of it had been acknowledged
-		case rev.dupAcks >= 2 && rev.lastAck == in.Seq && ts-rev.ackNs < fastRetransmitNs:
-			h.retransmits++
-		case ts-fwd.nextSeqNs < threshold && fwd.nextSeq != end:
-			h.outOfOrder++
-		default:
-			h.retransmits++
-			if syn && !ack {
-				f.synRetransmits++
+		case repeats && in.Window != 0 && rev.seen&lastKeepAlive != 0:
+		case repeats && in.Window == 0 && rev.seen&lastZeroProbe != 0:
+		case repeats && in.Window != 0 && fwd.dupAcks < 127:
+			if fwd.dupAcks++; fwd.dupAcks == 0 {
+				fwd.dupAcks = 1
 			}
 		}
 	}
-
-	next := in.Seq + segLen
-	if syn || fin {
-		next++
+	if in.Ack != fwd.lastAck {
+		fwd.dupAcks = 0
 	}
-	if !zeroProbe && !rst && (!known || seqLT(fwd.nextSeq, next)) {
-		fwd.nextSeq, fwd.nextSeqNs = next, ts
-		fwd.seen |= seenSeq
+	if ack && rev.maxSeq != 0 && seqLT(rev.maxSeq, in.Ack) { // what was not captured has arrived
+		if seqLT(rev.maxSeq, rev.nextSeq) {
+			rev.maxSeq = rev.nextSeq
+		} else {
+			rev.dupAcks = -1
+		}
 	}
-	fwd.window = in.Window
-	if ack {
-		fwd.lastAck, fwd.ackNs = in.Ack, ts
-		fwd.seen |= seenAck
+	if (segLen > 0 || syn || fin) && !keepAlive {
+		f.judge(in, h, fwd, rev, end, ts)
 	}
-	fwd.seen &^= lastKeepAlive | lastZeroProbe
+	if !zeroProbe {
+		if fwd.nextSeq == 0 || seqLT(fwd.nextSeq, end) {
+			fwd.nextSeq, fwd.nextSeqNs = end, ts
+		}
+		if fwd.maxSeq == 0 || in.Seq == fwd.maxSeq {
+			fwd.maxSeq = fwd.nextSeq
+		}
+	}
+	fwd.window, fwd.lastAck, fwd.lastNs = in.Window, in.Ack, ts
+	fwd.seen = fwd.seen&^(lastKeepAlive|lastZeroProbe) | seenSegment
 	if keepAlive {
 		fwd.seen |= lastKeepAlive
 	}
 	if zeroProbe {
 		fwd.seen |= lastZeroProbe
 	}
+	f.handshake(in, dir, ts)
 
-	switch {
-	case syn:
-		fwd.isn = in.Seq
-		fwd.seen |= seenISN
-		if !ack && dir == 0 {
-			f.synNs = ts
-			f.bits |= bitSyn
-		} else if ack && dir == 1 {
-			f.bits |= bitSynAck
-		}
-	case dir == 0 && ack && f.bits&(bitSyn|bitSynAck|bitHandshake) == bitSyn|bitSynAck && !rst:
-		f.handshakeNs = ts - f.synNs
-		f.bits |= bitHandshake
-	}
-	if !syn || ack {
-		f.bits |= bitPastSyn
-	}
 	if fin {
-		fwd.finSeq = next
+		fwd.finSeq = end
 		fwd.seen |= seenFin
 	}
 	if ack && rev.seen&(seenFin|finAcked) == seenFin && seqLE(rev.finSeq, in.Ack) {
@@ -162,4 +136,59 @@ func (f *state) trackTCP(in *packet.Info, dir int, ts int64) {
 	if rst || fwd.seen&rev.seen&finAcked != 0 {
 		f.bits |= bitClosed
 	}
+}
+
+// judge classifies a segment that carries data, SYN or FIN.
+func (f *state) judge(in *packet.Info, h *half, fwd, rev *tcpHalf, end uint32, ts int64) {
+	segLen := in.PayloadLen
+	late := fwd.nextSeq != 0 && seqLT(in.Seq, fwd.nextSeq)
+	if segLen > 1 && in.Seq == fwd.nextSeq-1 {
+		late = false // goes on from a keep-alive's byte
+	}
+	reorder := int64(reorderNs)
+	if f.rttNs > 0 {
+		reorder = f.rttNs
+	}
+	switch {
+	case segLen > 0 && rev.lastAck != 0 && seqLE(in.Seq+segLen, rev.lastAck):
+		h.retransmits++ // spurious: all of it had been acknowledged
+	case !late:
+	case rev.dupAcks >= 2 && rev.lastAck == in.Seq && ts-rev.lastNs < fastRetransmitNs:
+		h.retransmits++
+	case ts-fwd.nextSeqNs < reorder && fwd.nextSeq != end:
+		h.outOfOrder++
+	default:
+		h.retransmits++
+		if in.TCPFlags&(packet.TCPSyn|packet.TCPAck) == packet.TCPSyn {
+			f.synRetransmits++
+		}
+	}
+}
+
+// handshake follows SYN, SYN+ACK, ACK. Time counts from the last SYN.
+func (f *state) handshake(in *packet.Info, dir int, ts int64) {
+	syn, ack, rst := in.TCPFlags&packet.TCPSyn != 0, in.TCPFlags&packet.TCPAck != 0, in.TCPFlags&packet.TCPRst != 0
+	fwd := &f.tcp[dir]
+	if syn {
+		fwd.isn = in.Seq
+		fwd.seen |= seenISN
+	}
+	switch {
+	case syn && !ack:
+		f.synNs = ts
+		f.bits |= bitSyn
+		return
+	case syn:
+		f.bits |= bitSynAck
+	case ack && f.bits&bitSyn != 0:
+		if f.bits&bitRTT == 0 {
+			f.rttNs = ts - f.synNs
+			f.bits |= bitRTT
+		}
+		if dir == 0 && !rst && f.bits&(bitSynAck|bitHandshake) == bitSynAck {
+			f.handshakeNs = ts - f.synNs
+			f.bits |= bitHandshake
+		}
+	}
+	f.bits |= bitPastSyn
 }
