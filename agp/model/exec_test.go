@@ -1,0 +1,169 @@
+package model
+
+import (
+	"encoding/binary"
+	"math"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func readFloats(t testing.TB, path string) []float32 {
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	f := make([]float32, len(b)/4)
+	for i := range f {
+		f[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
+	}
+	return f
+}
+
+func planFile(t testing.TB, path string) *Plan {
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	g, err := parseONNX(b)
+	require.NoError(t, err)
+	p, err := compile(g)
+	require.NoError(t, err)
+	return p
+}
+
+// compare runs a model on every instruction set and checks it against the recorded answers: 1e-5, of
+// the value where that is above 1.
+func compare(t *testing.T, onnx string) {
+	p := planFile(t, onnx)
+	stem := strings.TrimSuffix(onnx, ".onnx")
+	in, want := readFloats(t, stem+".in.f32"), readFloats(t, stem+".out.f32")
+	n := len(in) / p.Inputs
+	require.Equal(t, n*p.Inputs, len(in))
+	require.Equal(t, n*p.Outputs, len(want))
+	var vector []float32
+	for _, isa := range ISAs() {
+		e, err := NewExecutorISA(p, isa)
+		require.NoError(t, err)
+		got := make([]float32, len(want))
+		e.Run(in, n, got)
+		worst := 0.0
+		for i, w := range want {
+			d := math.Abs(float64(got[i]-w)) / max(1, math.Abs(float64(w)))
+			if !(d <= 1e-5) {
+				t.Fatalf("%s: flow %d output %d: %g, ONNX Runtime says %g", isa, i/p.Outputs, i%p.Outputs, got[i], w)
+			}
+			worst = max(worst, d)
+		}
+		t.Logf("%s: worst difference %.2g over %d flows", isa, worst, n)
+		if isa == AVX2 {
+			vector = got
+		}
+		if isa == AVX512 && vector != nil {
+			require.Equal(t, vector, got, "AVX2 and AVX-512 differ")
+		}
+	}
+}
+
+func TestExecutorMatchesRecordedONNXRuntime(t *testing.T) {
+	files, err := filepath.Glob("testdata/golden/*.onnx")
+	require.NoError(t, err)
+	require.Greater(t, len(files), 40)
+	for _, f := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(f), ".onnx"), func(t *testing.T) { compare(t, f) })
+	}
+}
+
+// python returns an interpreter that has onnxruntime, or skips.
+func python(t testing.TB) string {
+	py := os.Getenv("AGP_PYTHON")
+	if py == "" {
+		py = "python3"
+	}
+	if out, err := exec.Command(py, "-c", "import numpy, onnx, onnxruntime").CombinedOutput(); err != nil {
+		t.Skipf("%s has no numpy, onnx and onnxruntime (set AGP_PYTHON): %v %s", py, err, out)
+	}
+	return py
+}
+
+// TestExecutorMatchesONNXRuntime is the wide form of the recorded test: 10,000 random inputs per model.
+func TestExecutorMatchesONNXRuntime(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short")
+	}
+	dir := t.TempDir()
+	out, err := exec.Command(python(t), "../../tests/onnx/models.py", dir, "--n", "10000").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	files, err := filepath.Glob(dir + "/*.onnx")
+	require.NoError(t, err)
+	for _, f := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(f), ".onnx"), func(t *testing.T) { compare(t, f) })
+	}
+}
+
+// The score of a flow must not depend on the flows beside it.
+func TestExecutorResultDoesNotDependOnBatch(t *testing.T) {
+	for _, name := range []string{"cnn159", "head", "softmax", "residual"} {
+		p := planFile(t, "testdata/golden/"+name+".onnx")
+		const n = 75
+		rng := rand.New(rand.NewPCG(1, 2))
+		in := make([]float32, n*p.Inputs)
+		for i := range in {
+			in[i] = float32(rng.IntN(200))
+		}
+		for _, isa := range ISAs() {
+			e, err := NewExecutorISA(p, isa)
+			require.NoError(t, err)
+			want := make([]float32, n*p.Outputs)
+			for i := range n {
+				e.Run(in[i*p.Inputs:], 1, want[i*p.Outputs:])
+			}
+			for _, batch := range []int{2, 7, 8, 15, 16, 17, 32, 64, n} {
+				got := make([]float32, n*p.Outputs)
+				for i := 0; i < n; i += batch {
+					e.Run(in[i*p.Inputs:], min(batch, n-i), got[i*p.Outputs:])
+				}
+				require.Equal(t, want, got, "%s %s batch %d", name, isa, batch)
+			}
+		}
+	}
+}
+
+func TestExecutorDoesNotAllocate(t *testing.T) {
+	files, err := filepath.Glob("testdata/golden/*.onnx")
+	require.NoError(t, err)
+	for _, f := range files {
+		p := planFile(t, f)
+		for _, isa := range ISAs() {
+			e, err := NewExecutorISA(p, isa)
+			require.NoError(t, err)
+			in, out := make([]float32, 20*p.Inputs), make([]float32, 20*p.Outputs)
+			require.Zero(t, testing.AllocsPerRun(5, func() { e.Run(in, 20, out) }), "%s %s", f, isa)
+		}
+	}
+}
+
+func BenchmarkClassCNN(b *testing.B) {
+	for _, name := range []string{"cnn159"} {
+		p := planFile(b, "testdata/golden/"+name+".onnx")
+		const n = 64
+		in, out := make([]float32, n*p.Inputs), make([]float32, n*p.Outputs)
+		rng := rand.New(rand.NewPCG(1, 2))
+		for i := range in {
+			in[i] = float32(rng.IntN(20))
+		}
+		for _, isa := range ISAs() {
+			b.Run(name+"/"+isa.String(), func(b *testing.B) {
+				e, err := NewExecutorISA(p, isa)
+				require.NoError(b, err)
+				for b.Loop() {
+					e.Run(in, n, out)
+				}
+				s := b.Elapsed().Seconds()
+				b.ReportMetric(n*float64(b.N)/s, "flows/s")
+				b.ReportMetric(n*float64(b.N)*float64(p.FLOPs())/s/1e9, "GFLOP/s")
+			})
+		}
+	}
+}

@@ -1,0 +1,80 @@
+package model
+
+import (
+	"fmt"
+	"os"
+	"sync"
+
+	"github.com/agp-net/telegraf-agp/agp/model/internal/asm"
+)
+
+// ISA is a set of kernels.
+type ISA uint8
+
+// Kernel sets, from the one that runs everywhere to the fastest.
+const (
+	Go ISA = iota
+	AVX2
+	AVX512
+)
+
+// EnvISA names an environment variable (go, avx2 or avx512) that keeps executors from using anything faster.
+const EnvISA = "AGP_MODEL_ISA"
+
+func (i ISA) String() string {
+	switch i {
+	case AVX2:
+		return "avx2"
+	case AVX512:
+		return "avx512"
+	}
+	return "go"
+}
+
+// ISAs lists what this machine can run, slowest first.
+func ISAs() []ISA {
+	list := []ISA{Go}
+	for _, i := range []ISA{AVX2, AVX512} {
+		if kernelsFor(i) != nil {
+			list = append(list, i)
+		}
+	}
+	return list
+}
+
+// DefaultISA is the fastest set that this machine has and EnvISA allows.
+var DefaultISA = sync.OnceValue(func() ISA {
+	list := ISAs()
+	limit := os.Getenv(EnvISA)
+	for n := len(list) - 1; n >= 0; n-- {
+		if list[n].String() == limit {
+			return list[n]
+		}
+	}
+	if limit == "avx512" || limit == "" {
+		return list[len(list)-1]
+	}
+	return Go
+})
+
+// kernels is one vector set; nil stands for plain Go.
+type kernels struct {
+	lanes int
+	tiles []tileKernel    // four filters, widest first
+	wide  func(*asm.Args) // eight filters, one position
+}
+
+type tileKernel struct {
+	positions, pool int
+	run             func(*asm.Args)
+}
+
+// tile returns the widest kernel for at most n positions.
+func (k *kernels) tile(n, pool int) tileKernel {
+	for _, t := range k.tiles {
+		if t.pool == pool && t.positions <= n {
+			return t
+		}
+	}
+	panic(fmt.Sprintf("model: no kernel for %d positions and a pool of %d", n, pool))
+}
