@@ -31,7 +31,8 @@ build: ## build/telegraf-agp
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BUILD)/telegraf-agp ./agp/cmd/telegraf-agp
 
 $(BUILD)/telegraf: $(wildcard tests/telegraf/*)
-	cd tests/telegraf && CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -tags "$$(cat tags)" -o $(CURDIR)/$@ .
+	CGO_ENABLED=0 $(GO) build -C tests/telegraf -mod=readonly -trimpath -ldflags '-s -w' -tags "$$(cat tests/telegraf/tags)" -o $(CURDIR)/$@ \
+	  github.com/influxdata/telegraf/cmd/telegraf
 
 demo: build $(BUILD)/telegraf ## synthetic capture -> telegraf -> plugin -> metrics, and what was expected
 	CGO_ENABLED=0 $(GO) run ./tests/demo -telegraf $(BUILD)/telegraf -plugin $(BUILD)/telegraf-agp -dir $(BUILD)/demo
@@ -47,7 +48,7 @@ test-unit: ## unit, property and oracle tests with the race detector
 	$(GO) test -race -timeout 25m $$($(GO) list ./... | grep -v /tests/e2e)
 
 test-e2e: build $(BUILD)/telegraf ## telegraf, plugin, engine and InfluxDB together
-	$(GO) test -count=1 -timeout 15m ./tests/e2e/...
+	AGP_TELEGRAF=$(CURDIR)/$(BUILD)/telegraf $(GO) test -count=1 -timeout 15m ./tests/e2e/...
 
 fuzz: ## every fuzz target for FUZZTIME (60s), FUZZJOBS (2) at a time
 	@grep -rEl '^func Fuzz[A-Z]' --include='*_test.go' . | xargs -r grep -EHo '^func Fuzz[A-Za-z0-9_]+' | sort -u \
