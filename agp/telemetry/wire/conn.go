@@ -12,6 +12,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/agp-net/telegraf-agp/agp/telemetry/agppb"
 )
 
 // Version is the protocol version this build speaks, VersionMin the oldest it accepts.
@@ -30,6 +32,16 @@ var (
 	ErrMalformed = errors.New("malformed message")
 	ErrVersion   = errors.New("protocol version mismatch")
 )
+
+// CheckHello returns ErrVersion if the sender of h and this build share no
+// protocol version.
+func CheckHello(h *agppb.Hello) error {
+	if h.GetProtocol() < VersionMin || h.GetProtocolMin() > Version || h.GetProtocol() < h.GetProtocolMin() {
+		return fmt.Errorf("%w: peer %s speaks %d to %d, this program %d to %d", ErrVersion,
+			h.GetVersion(), h.GetProtocolMin(), h.GetProtocol(), VersionMin, Version)
+	}
+	return nil
+}
 
 // Conn frames messages over a byte stream.
 type Conn struct {

@@ -1,0 +1,287 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/agp-net/telegraf-agp/agp/pipeline"
+	"github.com/agp-net/telegraf-agp/agp/telemetry"
+	"github.com/agp-net/telegraf-agp/agp/telemetry/agppb"
+	"github.com/agp-net/telegraf-agp/agp/telemetry/wire"
+)
+
+// Errors of Serve.
+var (
+	// ErrPluginGone says that the socket was closed.
+	ErrPluginGone = errors.New("plugin is gone")
+	// ErrProtocol says that the plugin did not follow the protocol.
+	ErrProtocol = errors.New("plugin broke the protocol")
+)
+
+const (
+	maxBatch         = 256                    // events per message
+	flushInterval    = 100 * time.Millisecond // longest wait of an event in a calm engine
+	aliveInterval    = 2 * time.Second
+	snapshotInterval = time.Second // default
+)
+
+// Log sends a line to the plugin's log. Safe from any goroutine.
+type Log func(level agppb.Log_Level, format string, args ...any)
+
+// Built is what a configuration became.
+type Built struct {
+	Pipeline pipeline.Pipeline
+	Source   string   // what was opened, for people
+	Kind     string   // pipeline, for people: "cpu (avx2)"
+	Models   []string // name@version
+	Queues   int
+	// Swap makes other models score; it returns their names. On an error the old ones stay.
+	Swap  func(paths []string) ([]string, error)
+	Close func() error
+}
+
+// Builder opens what conf names and builds a pipeline that reports to sink.
+type Builder func(conf *agppb.Configure, sink pipeline.Sink, log Log) (*Built, error)
+
+// Options of Serve.
+type Options struct {
+	Version string
+	Build   Builder
+	// Gone is called once, from the reading goroutine, as soon as the plugin has
+	// closed the socket; the process should end at once. May be nil.
+	Gone func()
+	Now  func() time.Time // default time.Now
+}
+
+// server is one Serve call.
+type server struct {
+	o        Options
+	conn     *wire.Conn
+	commands chan *agppb.Command
+	failed   chan error // of the reading goroutine
+	emitter  *emitter
+	built    *Built
+	started  time.Time
+	snapshot telemetry.Snapshot
+}
+
+// Serve runs one engine over rw.
+func Serve(ctx context.Context, rw io.ReadWriter, o Options) error {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	s := &server{o: o, conn: wire.NewConn(rw), commands: make(chan *agppb.Command), failed: make(chan error, 1), started: o.Now()}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go s.read(ctx)
+
+	conf, err := s.open(ctx)
+	if err != nil || conf == nil {
+		return err
+	}
+	return s.run(ctx, conf)
+}
+
+// read passes commands on until the stream ends or ctx is done.
+func (s *server) read(ctx context.Context) {
+	for {
+		cmd := new(agppb.Command)
+		if err := s.conn.Receive(cmd); err != nil {
+			if errors.Is(err, wire.ErrMalformed) || errors.Is(err, wire.ErrTooLarge) {
+				err = fmt.Errorf("%w: %w", ErrProtocol, err)
+			} else {
+				err = ErrPluginGone
+			}
+			s.failed <- err
+			if s.o.Gone != nil {
+				s.o.Gone()
+			}
+			return
+		}
+		select {
+		case s.commands <- cmd:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (s *server) next(ctx context.Context) (*agppb.Command, error) {
+	select {
+	case cmd := <-s.commands:
+		return cmd, nil
+	case err := <-s.failed:
+		return nil, err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// open shakes hands and returns the configuration, nil if told to stop.
+func (s *server) open(ctx context.Context) (*agppb.Configure, error) {
+	cmd, err := s.next(ctx)
+	if err != nil {
+		return nil, err
+	}
+	hello := cmd.GetHello()
+	if hello == nil {
+		return nil, s.fail(fmt.Errorf("%w: %T before hello", ErrProtocol, cmd.GetCommand()))
+	}
+	mine := &agppb.Hello{Protocol: wire.Version, ProtocolMin: wire.VersionMin, Version: s.o.Version}
+	if err := s.conn.Send(&agppb.Event{Event: &agppb.Event_Hello{Hello: mine}}); err != nil {
+		return nil, err
+	}
+	if err := wire.CheckHello(hello); err != nil {
+		return nil, s.fail(err)
+	}
+	cmd, err = s.next(ctx)
+	switch {
+	case err != nil:
+		return nil, err
+	case cmd.GetStop() != nil || cmd.GetDrain() != nil:
+		return nil, nil
+	case cmd.GetConfigure() == nil:
+		return nil, s.fail(fmt.Errorf("%w: %T instead of configure", ErrProtocol, cmd.GetCommand()))
+	}
+	return cmd.GetConfigure(), nil
+}
+
+// fail tells the plugin why the engine ends.
+func (s *server) fail(err error) error {
+	e := &agppb.Error{Text: err.Error(), Fatal: true, Config: errors.Is(err, ErrConfig)}
+	_ = s.conn.Send(&agppb.Event{Event: &agppb.Event_Error{Error: e}}) // err itself is what the caller gets
+	return err
+}
+
+// log implements Log. A plugin that does not listen any more is noticed elsewhere.
+func (s *server) log(level agppb.Log_Level, format string, args ...any) {
+	l := &agppb.Log{Level: level, Text: fmt.Sprintf(format, args...)}
+	_ = s.conn.Send(&agppb.Event{Event: &agppb.Event_Log{Log: l}})
+}
+
+// run builds the pipeline and reports until it has ended.
+func (s *server) run(ctx context.Context, conf *agppb.Configure) (err error) {
+	fileSource := conf.GetSource().GetKind() == "pcap"
+	if s.emitter, err = newEmitter(conf.GetEmit(), fileSource, s.o.Now); err != nil {
+		return s.fail(err)
+	}
+	if s.built, err = s.o.Build(conf, s.emitter, s.log); err != nil {
+		return s.fail(err)
+	}
+	if s.built.Close != nil {
+		defer s.built.Close()
+	}
+	ready := &agppb.Ready{Source: s.built.Source, Pipeline: s.built.Kind, Models: s.built.Models, Queues: uint32(s.built.Queues)}
+	if err := s.conn.Send(&agppb.Event{Event: &agppb.Event_Ready{Ready: ready}}); err != nil {
+		return ErrPluginGone
+	}
+
+	runCtx, drain := context.WithCancel(ctx)
+	defer drain()
+	defer s.emitter.close()
+	ended := make(chan error, 1)
+	go func() { ended <- s.built.Pipeline.Run(runCtx) }()
+
+	interval := time.Duration(conf.GetSnapshotIntervalNs())
+	if interval <= 0 {
+		interval = snapshotInterval
+	}
+	snapshots, flushes, alive := time.NewTicker(interval), time.NewTicker(flushInterval), time.NewTicker(aliveInterval)
+	defer snapshots.Stop()
+	defer flushes.Stop()
+	defer alive.Stop()
+	for {
+		select {
+		case err := <-ended:
+			return s.finish(err)
+		case err := <-s.failed:
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		case cmd := <-s.commands:
+			switch c := cmd.GetCommand().(type) {
+			case *agppb.Command_Drain:
+				drain()
+			case *agppb.Command_Stop:
+				return nil
+			case *agppb.Command_SwapModels:
+				s.swap(c.SwapModels.GetModels())
+			default:
+				s.log(agppb.Log_WARN, "command %T ignored while running", c)
+			}
+		case <-s.emitter.wake:
+			err = s.flush()
+		case <-flushes.C:
+			err = s.flush()
+		case <-snapshots.C:
+			err = s.report()
+		case <-alive.C:
+			err = s.conn.Send(&agppb.Event{Event: &agppb.Event_Alive{Alive: &agppb.Alive{}}})
+		}
+		if err != nil {
+			return ErrPluginGone
+		}
+	}
+}
+
+func (s *server) swap(paths []string) {
+	names, err := s.built.Swap(paths)
+	if err != nil {
+		s.log(agppb.Log_ERROR, "models not exchanged, the old ones stay: %v", err)
+		return
+	}
+	s.log(agppb.Log_INFO, "models exchanged: %v", names)
+}
+
+// flush sends the events that wait.
+func (s *server) flush() error {
+	records, alerts := s.emitter.take()
+	for len(alerts) > 0 {
+		n := min(len(alerts), maxBatch)
+		if err := s.conn.Send(&agppb.Event{Event: &agppb.Event_Alerts{Alerts: &agppb.Alerts{Alerts: alerts[:n]}}}); err != nil {
+			return err
+		}
+		alerts = alerts[n:]
+	}
+	for len(records) > 0 {
+		n := min(len(records), maxBatch)
+		if err := s.conn.Send(&agppb.Event{Event: &agppb.Event_Records{Records: &agppb.Records{Records: records[:n]}}}); err != nil {
+			return err
+		}
+		records = records[n:]
+	}
+	return nil
+}
+
+// report sends a snapshot.
+func (s *server) report() error {
+	s.built.Pipeline.Snapshot(&s.snapshot)
+	e := &s.snapshot.Engine
+	e.Suppressed = s.emitter.suppressedCount()
+	e.CPUSeconds = cpuSeconds()
+	e.RSSBytes = rssBytes()
+	e.UptimeNs = int64(s.o.Now().Sub(s.started))
+	e.SkippedFields = s.conn.Unknown()
+	return s.conn.Send(&agppb.Event{Event: &agppb.Event_Snapshot{Snapshot: wire.SnapshotToProto(&s.snapshot)}})
+}
+
+// finish reports the end of the input: events, last snapshot, summary.
+func (s *server) finish(runErr error) error {
+	if runErr != nil && !errors.Is(runErr, context.Canceled) {
+		s.log(agppb.Log_ERROR, "the input ended early, what was readable is counted: %v", runErr)
+	}
+	if err := s.flush(); err != nil {
+		return ErrPluginGone
+	}
+	if err := s.report(); err != nil {
+		return ErrPluginGone
+	}
+	sum := telemetry.Summarize(&s.snapshot, s.o.Now().Sub(s.started).Seconds())
+	if err := s.conn.Send(&agppb.Event{Event: &agppb.Event_Finished{Finished: &agppb.Finished{Summary: wire.SummaryToProto(&sum)}}}); err != nil {
+		return ErrPluginGone
+	}
+	return nil
+}

@@ -1,0 +1,146 @@
+package supervise
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agp-net/telegraf-agp/agp/telemetry/wire"
+)
+
+// child is one engine process.
+type child struct {
+	cmd  *exec.Cmd
+	sock *net.UnixConn
+	conn *wire.Conn
+	last *lastWords
+
+	exited chan struct{} // closed after Wait
+	err    error         // of Wait; read after exited
+}
+
+// startChild must run on the locked thread of the loop (see doc.go).
+func startChild(argv, env []string) (*child, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("socketpair: %w", err)
+	}
+	ours, theirs := os.NewFile(uintptr(fds[0]), "engine"), os.NewFile(uintptr(fds[1]), "plugin")
+	defer theirs.Close()
+	generic, err := net.FileConn(ours)
+	ours.Close() // FileConn has its own copy
+	if err != nil {
+		return nil, fmt.Errorf("socketpair: %w", err)
+	}
+	sock := generic.(*net.UnixConn)
+
+	c := &child{sock: sock, conn: wire.NewConn(sock), last: &lastWords{}, exited: make(chan struct{})}
+	c.cmd = exec.Command(argv[0], argv[1:]...) //nolint:gosec // our own binary
+	c.cmd.Env = append(os.Environ(), env...)
+	c.cmd.ExtraFiles = []*os.File{theirs} // fd 3
+	c.cmd.Stderr = c.last
+	c.cmd.WaitDelay = time.Second // a grandchild may keep stderr open
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{
+		Setpgid:   true,            // so that a kill reaches whatever the engine started
+		Pdeathsig: syscall.SIGKILL, // second safeguard beside EOF on the socket
+	}
+	if err := c.cmd.Start(); err != nil {
+		sock.Close()
+		return nil, err
+	}
+	go func() {
+		c.err = c.cmd.Wait()
+		close(c.exited)
+	}()
+	return c, nil
+}
+
+func (c *child) signal(sig syscall.Signal) {
+	_ = syscall.Kill(-c.cmd.Process.Pid, sig) // ESRCH: the group is gone already
+}
+
+// waitFor reports whether the engine exited within d.
+func (c *child) waitFor(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-c.exited:
+		return true
+	case <-t.C:
+		return false
+	}
+}
+
+// end makes sure that the process and its group are gone, politely for at most
+// the given time, and releases the socket.
+func (c *child) end(grace time.Duration) {
+	if !c.waitFor(grace) {
+		c.signal(syscall.SIGTERM)
+		c.waitFor(termGrace)
+	}
+	c.signal(syscall.SIGKILL)
+	<-c.exited
+	c.sock.Close()
+}
+
+// lastWords keeps what is worth telling from a stderr: the line on which the Go
+// runtime or a library says why it gives up, else the last line.
+type lastWords struct {
+	mu      sync.Mutex
+	partial []byte
+	fatal   string
+	last    string
+}
+
+var _ io.Writer = (*lastWords)(nil)
+
+const maxLastWords = 512
+
+func (l *lastWords) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := len(p)
+	for len(p) > 0 {
+		line, rest, found := bytes.Cut(p, []byte{'\n'})
+		if room := maxLastWords - len(l.partial); room > 0 {
+			l.partial = append(l.partial, line[:min(room, len(line))]...)
+		}
+		p = rest
+		if !found {
+			break
+		}
+		l.take()
+	}
+	return n, nil
+}
+
+func (l *lastWords) take() {
+	line := strings.TrimSpace(strings.ToValidUTF8(string(l.partial), "?"))
+	l.partial = l.partial[:0]
+	if line == "" {
+		return
+	}
+	l.last = line
+	if l.fatal == "" && (strings.HasPrefix(line, "panic:") || strings.HasPrefix(line, "fatal error:")) {
+		l.fatal = line
+	}
+}
+
+func (l *lastWords) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.take()
+	if l.fatal != "" {
+		return l.fatal
+	}
+	return l.last
+}

@@ -1,0 +1,139 @@
+package supervise
+
+import (
+	"github.com/agp-net/telegraf-agp/agp/telemetry"
+)
+
+// totals adds the counters of engines that are gone to those of the living one,
+// so that a counter never steps back. Gauges, top lists and sketches are those
+// of the living engine.
+type totals struct {
+	base    telemetry.Snapshot // counters of dead engines
+	current telemetry.Snapshot // last snapshot of the living engine
+	next    telemetry.Snapshot // being decoded
+	seen    bool               // current was filled by the living engine
+
+	packetsLost uint64 // packets that were inside open flows when an engine died
+	flowsLost   uint64 // those flows
+}
+
+// take makes the decoded snapshot the current one.
+func (t *totals) take() {
+	t.current, t.next = t.next, t.current
+	t.seen = true
+}
+
+// lose counts what was inside the living engine when it died.
+func (t *totals) lose() {
+	if t.seen {
+		t.packetsLost += t.current.Engine.PacketsActive
+		t.flowsLost += t.current.Engine.FlowsActive
+	}
+}
+
+// retire closes the account of an engine that is gone.
+func (t *totals) retire() {
+	var sum telemetry.Snapshot
+	t.merged(&sum)
+	sum.Top, sum.Sketches = nil, nil
+	e := &sum.Engine
+	e.PacketsActive, e.FlowsActive, e.StateBytes, e.RSSBytes, e.UptimeNs = 0, 0, 0, 0, 0
+	e.PacketToScoreCount = 0 // its quantiles cannot be added
+	t.base, t.current, t.seen = sum, telemetry.Snapshot{}, false
+}
+
+// merged fills dst with base plus current. dst shares no slice or map with t.
+func (t *totals) merged(dst *telemetry.Snapshot) {
+	b, c := &t.base, &t.current
+	dst.Reset()
+	dst.TimeNs = max(b.TimeNs, c.TimeNs)
+	dst.Top = append(dst.Top, c.Top...)
+	dst.Sketches = append(dst.Sketches, c.Sketches...)
+
+	e := c.Engine
+	if !t.seen {
+		e.Source, e.Pipeline, e.Models = b.Engine.Source, b.Engine.Pipeline, b.Engine.Models
+	}
+	e.PacketsSeen += b.Engine.PacketsSeen
+	e.PacketsRecorded += b.Engine.PacketsRecorded
+	e.Records += b.Engine.Records
+	e.Alerts += b.Engine.Alerts
+	e.Evictions += b.Engine.Evictions
+	e.Inferences += b.Engine.Inferences
+	e.TimeSteps += b.Engine.TimeSteps
+	e.Suppressed += b.Engine.Suppressed
+	e.CPUSeconds += b.Engine.CPUSeconds
+	e.SkippedFields += b.Engine.SkippedFields
+	e.Drops = addCounts(b.Engine.Drops, c.Engine.Drops)
+	e.Errors = addCounts(b.Engine.Errors, c.Engine.Errors)
+	dst.Engine = e
+
+	dst.Traffic = append(dst.Traffic, c.Traffic...)
+	type trafficKey struct {
+		app, class string
+		protocol   uint8
+	}
+	at := make(map[trafficKey]int, len(c.Traffic))
+	for i := range c.Traffic {
+		r := &c.Traffic[i]
+		at[trafficKey{r.App, r.Class, r.Protocol}] = i
+	}
+	for i := range b.Traffic {
+		r := &b.Traffic[i]
+		if k, ok := at[trafficKey{r.App, r.Class, r.Protocol}]; ok {
+			addTraffic(&dst.Traffic[k], r)
+			continue
+		}
+		dst.Traffic = append(dst.Traffic, *r)
+	}
+
+	queueAt := make(map[uint16]int, len(c.Queues))
+	for i := range c.Queues {
+		q := c.Queues[i]
+		q.Drops = addCounts(q.Drops, nil)
+		queueAt[q.Queue] = len(dst.Queues)
+		dst.Queues = append(dst.Queues, q)
+	}
+	for i := range b.Queues {
+		q := b.Queues[i]
+		k, ok := queueAt[q.Queue]
+		if !ok {
+			q.Drops, q.Depth = addCounts(q.Drops, nil), -1
+			dst.Queues = append(dst.Queues, q)
+			continue
+		}
+		d := &dst.Queues[k]
+		d.Packets += q.Packets
+		d.Bytes += q.Bytes
+		d.Drops = addCounts(d.Drops, q.Drops)
+	}
+}
+
+func addTraffic(dst, r *telemetry.TrafficRow) {
+	dst.Flows += r.Flows
+	dst.Packets += r.Packets
+	dst.Bytes += r.Bytes
+	dst.Retransmits += r.Retransmits
+	dst.OutOfOrder += r.OutOfOrder
+	dst.ZeroWindows += r.ZeroWindows
+	dst.ConnectionsOpen += r.ConnectionsOpen
+	dst.ConnectionsFailed += r.ConnectionsFailed
+	dst.FirstReplySumNs += r.FirstReplySumNs
+	dst.FirstReplyCount += r.FirstReplyCount
+	dst.HandshakeSumNs += r.HandshakeSumNs
+	dst.HandshakeCount += r.HandshakeCount
+}
+
+func addCounts(a, b map[string]uint64) map[string]uint64 {
+	if len(a)+len(b) == 0 {
+		return nil
+	}
+	sum := make(map[string]uint64, max(len(a), len(b)))
+	for k, v := range a {
+		sum[k] += v
+	}
+	for k, v := range b {
+		sum[k] += v
+	}
+	return sum
+}
