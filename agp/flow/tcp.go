@@ -28,7 +28,6 @@ const (
 // for nextSeq, maxSeq and lastAck.
 type tcpHalf struct {
 	nextSeqNs int64  // when nextSeq last moved
-	lastNs    int64  // last segment of this direction
 	nextSeq   uint32 // highest end of a segment
 	maxSeq    uint32 // highest end reached without a hole
 	lastAck   uint32
@@ -106,7 +105,7 @@ func (f *state) trackTCP(in *packet.Info, dir int, ts int64) {
 		}
 	}
 	if (segLen > 0 || syn || fin) && !keepAlive {
-		f.judge(in, h, fwd, rev, end, ts)
+		f.judge(in, dir, end, ts)
 	}
 	if !zeroProbe {
 		if fwd.nextSeq == 0 || seqLT(fwd.nextSeq, end) {
@@ -116,7 +115,7 @@ func (f *state) trackTCP(in *packet.Info, dir int, ts int64) {
 			fwd.maxSeq = fwd.nextSeq
 		}
 	}
-	fwd.window, fwd.lastAck, fwd.lastNs = in.Window, in.Ack, ts
+	fwd.window, fwd.lastAck = in.Window, in.Ack
 	fwd.seen = fwd.seen&^(lastKeepAlive|lastZeroProbe) | seenSegment
 	if keepAlive {
 		fwd.seen |= lastKeepAlive
@@ -139,7 +138,8 @@ func (f *state) trackTCP(in *packet.Info, dir int, ts int64) {
 }
 
 // judge classifies a segment that carries data, SYN or FIN.
-func (f *state) judge(in *packet.Info, h *half, fwd, rev *tcpHalf, end uint32, ts int64) {
+func (f *state) judge(in *packet.Info, dir int, end uint32, ts int64) {
+	h, fwd, rev := &f.dir[dir], &f.tcp[dir], &f.tcp[1-dir]
 	segLen := in.PayloadLen
 	late := fwd.nextSeq != 0 && seqLT(in.Seq, fwd.nextSeq)
 	if segLen > 1 && in.Seq == fwd.nextSeq-1 {
@@ -153,7 +153,7 @@ func (f *state) judge(in *packet.Info, h *half, fwd, rev *tcpHalf, end uint32, t
 	case segLen > 0 && rev.lastAck != 0 && seqLE(in.Seq+segLen, rev.lastAck):
 		h.retransmits++ // spurious: all of it had been acknowledged
 	case !late:
-	case rev.dupAcks >= 2 && rev.lastAck == in.Seq && ts-rev.lastNs < fastRetransmitNs:
+	case rev.dupAcks >= 2 && rev.lastAck == in.Seq && ts-f.dir[1-dir].lastNs < fastRetransmitNs:
 		h.retransmits++
 	case ts-fwd.nextSeqNs < reorder && fwd.nextSeq != end:
 		h.outOfOrder++

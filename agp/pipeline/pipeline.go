@@ -5,6 +5,7 @@ package pipeline
 import (
 	"context"
 
+	"github.com/agp-net/telegraf-agp/agp/model"
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
 )
 
@@ -23,9 +24,6 @@ type Pipeline interface {
 	Run(ctx context.Context) error
 	// Snapshot fills s with all counters, top lists and sketches. Safe from any goroutine, also after Run.
 	Snapshot(s *telemetry.Snapshot)
-	// SwapModels makes the given models (may be empty) score from now on. Flows keep their state.
-	SwapModels(models Models)
+	// SwapModels makes the given models (nil: none) score from now on. Flows keep their state.
+	SwapModels(*model.Set)
 }
-
-// Models is the list of models that a pipeline runs; see agp/model.Set.
-type Models any

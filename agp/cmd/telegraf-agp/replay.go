@@ -1,0 +1,298 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
+
+	"github.com/agp-net/telegraf-agp/agp/flow"
+	"github.com/agp-net/telegraf-agp/agp/model"
+	"github.com/agp-net/telegraf-agp/agp/packet"
+	"github.com/agp-net/telegraf-agp/agp/pipeline/cpu"
+	"github.com/agp-net/telegraf-agp/agp/source/pcap"
+	"github.com/agp-net/telegraf-agp/agp/telemetry"
+)
+
+// exitUnreadable says that a part of the input could not be read; everything readable was processed.
+const exitUnreadable = 3
+
+func replayCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "replay",
+		Usage:     "run captures through the engine without telegraf",
+		ArgsUsage: "FILE...",
+		Description: "Reads pcap and pcapng files (\"-\" is standard input) one after the other as one input and prints records, alerts and a summary.\n" +
+			"Exit status: 0 all read, 1 error, 3 a part of the input was unreadable (the rest was processed).",
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Value: "table", Usage: "`FORMAT`: json (one object per line), influx (line protocol) or table"},
+			&cli.StringFlag{Name: "models", Usage: "`LIST` of model files or folders, comma separated; none switches scoring off; default: the shipped models"},
+			&cli.IntFlag{Name: "queues", Value: runtime.GOMAXPROCS(0), Usage: "flow table shards, one goroutine each"},
+			&cli.IntFlag{Name: "batch", Value: cpu.DefaultBatch, Usage: "frames per batch"},
+			&cli.Float64Flag{Name: "speed", Usage: "1.0 replays at capture pace, 0 as fast as possible"},
+			&cli.StringFlag{Name: "interface", Usage: "value of the interface tag; default: the file's name"},
+			&cli.DurationFlag{Name: "idle-timeout", Value: flow.DefaultIdleNs, Usage: "a flow without packets for longer ends"},
+			&cli.DurationFlag{Name: "active-timeout", Value: flow.DefaultActiveNs, Usage: "a record that spans more is cut"},
+			&cli.IntFlag{Name: "max-flows", Value: flow.DefaultMaxFlows, Usage: "active flows per queue; more evict the least valuable"},
+			&cli.StringSliceFlag{Name: "decap", Usage: "tunnels to open: vxlan, gre, geneve, gtpu"},
+			&cli.BoolFlag{Name: "key-vlan", Usage: "VLAN id is part of the flow key"},
+			&cli.BoolFlag{Name: "key-tunnel", Usage: "tunnel id is part of the flow key"},
+			&cli.IntFlag{Name: "top", Value: cpu.DefaultTopK, Usage: "entries per heavy-hitter list"},
+			&cli.StringFlag{Name: "sketch-feature", Usage: "also keep per-flow histograms in fixed memory: published or blocked"},
+			&cli.BoolFlag{Name: "no-records", Usage: "leave flow records out of the output"},
+		},
+		Action: replay,
+	}
+}
+
+func replay(c *cli.Context) error {
+	if c.NArg() == 0 {
+		return fmt.Errorf("replay: no capture given; try: %s replay FILE", c.App.Name)
+	}
+	out := bufio.NewWriterSize(os.Stdout, 1<<20)
+	sink, err := newSink(c.String("output"), out, !c.Bool("no-records"))
+	if err != nil {
+		return err
+	}
+	decap, err := parseDecap(c.StringSlice("decap"))
+	if err != nil {
+		return err
+	}
+	models, err := openModels(c.String("models"))
+	if err != nil {
+		return err
+	}
+	src, err := pcap.Open(c.Args().Slice(), pcap.Options{Speed: c.Float64("speed")})
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	name := c.String("interface")
+	if name == "" {
+		name = baseName(c.Args().First())
+	}
+	p, err := cpu.New(cpu.Config{
+		Source: src, SourceName: "pcap", Interface: name, Sink: sink,
+		Queues: c.Int("queues"), Batch: c.Int("batch"), Decap: decap,
+		Flow: flow.Config{
+			IdleNs: int64(c.Duration("idle-timeout")), ActiveNs: int64(c.Duration("active-timeout")), MaxFlows: c.Int("max-flows"),
+			Key: flow.KeyOptions{VLAN: c.Bool("key-vlan"), Tunnel: c.Bool("key-tunnel")},
+		},
+		Models: models,
+		Sketch: cpu.SketchConfig{TopK: c.Int("top"), Feature: c.String("sketch-feature")},
+	})
+	if err != nil {
+		return err
+	}
+
+	ctx, stop := signal.NotifyContext(c.Context, unix.SIGINT, unix.SIGTERM)
+	defer stop()
+	done := progress(ctx, p)
+	start := time.Now()
+	runErr := p.Run(ctx)
+	seconds := time.Since(start).Seconds()
+	done()
+
+	var snap telemetry.Snapshot
+	p.Snapshot(&snap)
+	if err := errors.Join(sink.finish(&snap, seconds), out.Flush()); err != nil {
+		return fmt.Errorf("replay: write output: %w", err)
+	}
+	if runErr != nil {
+		return cli.Exit(fmt.Sprintf("replay: %v", runErr), exitUnreadable)
+	}
+	return nil
+}
+
+func baseName(path string) string {
+	if i := strings.LastIndexByte(path, '/'); i >= 0 {
+		path = path[i+1:]
+	}
+	return path
+}
+
+// parseDecap turns tunnel names into the parser's switches.
+func parseDecap(names []string) (d packet.Decap, err error) {
+	for _, n := range names {
+		switch strings.ToLower(n) {
+		case "vxlan":
+			d.VXLAN = true
+		case "gre":
+			d.GRE = true
+		case "geneve":
+			d.Geneve = true
+		case "gtpu":
+			d.GTPU = true
+		default:
+			return d, fmt.Errorf("decap = %q, allowed are vxlan, gre, geneve, gtpu", n)
+		}
+	}
+	return d, nil
+}
+
+// progress draws a bar on standard error while a terminal is there to see it.
+func progress(ctx context.Context, p *cpu.Pipeline) (done func()) {
+	if !term.IsTerminal(int(os.Stderr.Fd())) {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	finished := make(chan struct{})
+	go func() {
+		defer close(finished)
+		bar := progressbar.DefaultBytes(p.Progress().Size, "replay")
+		t := time.NewTicker(100 * time.Millisecond)
+		defer t.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				_ = bar.Clear()
+				return
+			case <-t.C:
+				_ = bar.Set64(p.Progress().Offset)
+			}
+		}
+	}()
+	return func() { cancel(); <-finished }
+}
+
+// openModels loads the models that the option names.
+func openModels(list string) (*model.Set, error) {
+	if list == "none" {
+		return new(model.Set), nil
+	}
+	var paths []string
+	if list != "" {
+		paths = strings.Split(list, ",")
+	}
+	return loadModels(paths)
+}
+
+// replaySink prints what a pipeline finds.
+type replaySink interface {
+	Record(*telemetry.Record)
+	Alert(*telemetry.Alert)
+	finish(*telemetry.Snapshot, float64) error
+}
+
+func newSink(format string, w *bufio.Writer, records bool) (replaySink, error) {
+	switch format {
+	case "json":
+		return &jsonSink{w: w, records: records}, nil
+	case "table":
+		return &tableSink{w: w}, nil
+	case "influx":
+		return newInfluxSink(w, records)
+	}
+	return nil, fmt.Errorf("output = %q, allowed are json, influx, table", format)
+}
+
+// jsonSink prints one object per line.
+type jsonSink struct {
+	w       *bufio.Writer
+	buf     []byte
+	records bool
+	err     error
+}
+
+func (s *jsonSink) line() {
+	s.buf = append(s.buf, '\n')
+	if _, err := s.w.Write(s.buf); err != nil && s.err == nil {
+		s.err = err
+	}
+}
+
+func (s *jsonSink) Record(r *telemetry.Record) {
+	if s.records {
+		s.buf = telemetry.AppendJSON(s.buf[:0], r)
+		s.line()
+	}
+}
+
+func (s *jsonSink) Alert(a *telemetry.Alert) {
+	s.buf = telemetry.AppendAlertJSON(s.buf[:0], a)
+	s.line()
+}
+
+func (s *jsonSink) finish(snap *telemetry.Snapshot, seconds float64) error {
+	sum := telemetry.Summarize(snap, seconds)
+	s.buf = telemetry.AppendSummaryJSON(s.buf[:0], &sum)
+	s.line()
+	return s.err
+}
+
+// tableSink prints totals for people.
+type tableSink struct {
+	w      io.Writer
+	alerts []telemetry.Alert
+}
+
+// tableAlerts is how many alerts a table shows one by one.
+const tableAlerts = 50
+
+func (s *tableSink) Record(*telemetry.Record) {}
+func (s *tableSink) Alert(a *telemetry.Alert) {
+	if len(s.alerts) < tableAlerts {
+		s.alerts = append(s.alerts, *a)
+	}
+}
+
+func (s *tableSink) finish(snap *telemetry.Snapshot, seconds float64) error {
+	e := &snap.Engine
+	t := tabwriter.NewWriter(s.w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "packets\t%d\t%.2f Mpps\n", e.PacketsSeen, float64(e.PacketsSeen)/seconds/1e6)
+	fmt.Fprintf(t, "in records\t%d\t%d records\n", e.PacketsRecorded, e.Records)
+	for _, reason := range telemetry.SortedKeys(e.Drops) {
+		fmt.Fprintf(t, "not in a flow\t%d\t%s\n", e.Drops[reason], reason)
+	}
+	for _, reason := range telemetry.SortedKeys(e.Errors) {
+		fmt.Fprintf(t, "input fault\t%d\t%s\n", e.Errors[reason], reason)
+	}
+	fmt.Fprintf(t, "\nprotocol\tapp\tclass\tflows\tpackets\tbytes\n")
+	for _, r := range snap.Traffic {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%d\n", telemetry.ProtocolName(r.Protocol), r.App, r.Class, r.Flows, r.Packets, r.Bytes)
+	}
+	fmt.Fprintf(t, "\ntop\trank\twhat\tvalue\n")
+	for _, r := range snap.Top {
+		fmt.Fprintf(t, "%s\t%d\t%s\t%d\n", r.Metric, r.Rank, topText(&r), r.Value)
+	}
+	fmt.Fprintf(t, "\nalerts\t%d\n", e.Alerts)
+	for i := range s.alerts {
+		a := &s.alerts[i]
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s -> %s\tcount %d\n", time.Unix(0, a.TimeNs).UTC().Format(time.RFC3339), a.Kind, a.Class, endpoint(a.Src, a.SrcPort), endpoint(a.Dst, a.DstPort), a.Count)
+	}
+	return t.Flush()
+}
+
+func endpoint(addr string, port uint16) string {
+	switch {
+	case addr == "":
+		return "*"
+	case port == 0:
+		return addr
+	}
+	return fmt.Sprintf("%s port %d", addr, port)
+}
+
+func topText(r *telemetry.TopRow) string {
+	switch {
+	case r.Src != "" && r.Dst != "":
+		return fmt.Sprintf("%s %s -> %s", r.Protocol, endpoint(r.Src, r.SrcPort), endpoint(r.Dst, r.DstPort))
+	case r.Src != "":
+		return r.Src
+	case r.Dst != "":
+		return r.Dst
+	}
+	return fmt.Sprintf("%s port %d", r.Protocol, r.DstPort)
+}

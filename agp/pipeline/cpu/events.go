@@ -1,0 +1,72 @@
+package cpu
+
+import (
+	"math"
+
+	"github.com/agp-net/telegraf-agp/agp/detect"
+	"github.com/agp-net/telegraf-agp/agp/telemetry"
+)
+
+// position orders events over all queues: by packet number, what time brought
+// about before what the packet itself did, flows ended by time in start order.
+// Two queues never have events of one position.
+type position struct {
+	seq    uint64
+	packet bool
+	start  uint64
+}
+
+func (a position) less(b position) bool {
+	if a.seq != b.seq {
+		return a.seq < b.seq
+	}
+	if a.packet != b.packet {
+		return b.packet
+	}
+	return a.start < b.start
+}
+
+type eventKind uint8
+
+const (
+	eventStart eventKind = iota // index into starts
+	eventEnd                    // index into records
+	eventAlert                  // index into alerts; skipped if the score turned out benign
+	eventTick                   // at is in ticks
+)
+
+type event struct {
+	at    position
+	kind  eventKind
+	index int32
+}
+
+// events is a part of what one worker did, in order.
+type events struct {
+	queue   int
+	list    []event
+	starts  []detect.FlowStart
+	records []telemetry.Record
+	nRecs   int // records[:nRecs] are in use; the others keep their memory
+	alerts  []telemetry.Alert
+	ticks   []int64
+	mark    position // the worker sends nothing before this position any more
+}
+
+// eventsPerBatch bounds what one events value holds, and so the memory of a run.
+const eventsPerBatch = 256
+
+// last is the mark after a whole batch: no event of packet seq is left.
+func last(seq uint64) position { return position{seq, true, math.MaxUint64} }
+
+func (e *events) reset() {
+	e.list, e.starts, e.alerts, e.ticks, e.nRecs = e.list[:0], e.starts[:0], e.alerts[:0], e.ticks[:0], 0
+}
+
+func (e *events) record() (*telemetry.Record, int32) {
+	if e.nRecs == len(e.records) {
+		e.records = append(e.records, telemetry.Record{})
+	}
+	e.nRecs++
+	return &e.records[e.nRecs-1], int32(e.nRecs - 1)
+}

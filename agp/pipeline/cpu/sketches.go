@@ -1,0 +1,349 @@
+package cpu
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+
+	"github.com/agp-net/telegraf-agp/agp/flow"
+	"github.com/agp-net/telegraf-agp/agp/sketch"
+	"github.com/agp-net/telegraf-agp/agp/telemetry"
+)
+
+// SketchConfig says what is summarised beside the flow records.
+type SketchConfig struct {
+	TopK int // entries per heavy-hitter list; default 10
+	// WindowNs is the capture time that readings cover; 0: since the start.
+	WindowNs int64
+	// Feature keeps the per-flow histograms of all flows in fixed memory too:
+	// "" (off), "published" or "blocked".
+	Feature string
+	// Serialize puts the state of distinct counts and quantiles into snapshots,
+	// so that sketches of many hosts can be merged.
+	Serialize bool
+}
+
+// Sizes. A heavy-hitter sketch keeps more keys than it reports, which lowers its error.
+const (
+	topCounters  = 1024
+	hllLgK       = 12
+	entropyWidth = 1 << 14
+	blockedWidth = 1 << 13
+	publishedBin = telemetry.SizeBins
+)
+
+// Heavy-hitter lists; names are the metric tag.
+const (
+	topSrcBytes = iota
+	topDstBytes
+	topDstPortBytes
+	topFlowBytes
+	topSrcFlows
+	topLists
+)
+
+var topNames = [topLists]string{"src_bytes", "dst_bytes", "dst_port_bytes", "flow_bytes", "src_flows"}
+
+// Distinct counts.
+const (
+	distinctSources = iota
+	distinctDestinations
+	distinctDstPorts
+	distinctFlows
+	distinctLists
+)
+
+var distinctNames = [distinctLists]string{"sources", "destinations", "dst_ports", "flows"}
+
+// feature is SketchFeature in one of its layouts.
+type feature interface {
+	Add(flow uint64, bin int)
+}
+
+// summary is one window's sketches of one queue.
+type summary struct {
+	top      [topLists]*sketch.TopK
+	distinct [distinctLists]*sketch.HLL
+	entropy  [2]*sketch.Entropy // of source and destination addresses over packets
+	size     *sketch.Quantiles  // L3 length, bytes
+	delay    *sketch.Quantiles  // between packets of a flow, ns
+	startNs  int64
+	endNs    int64
+}
+
+// sketches are those of one queue: the running window and the last whole one.
+type sketches struct {
+	cfg       *SketchConfig
+	hash      sketch.Hasher
+	now, last *summary
+	sizes     feature
+	delays    feature
+}
+
+func newSummary(key [16]byte) (*summary, error) {
+	s := &summary{size: sketch.NewQuantiles(), delay: sketch.NewQuantiles()}
+	var err error
+	for i := range s.top {
+		if s.top[i], err = sketch.NewTopK(topCounters, key); err != nil {
+			return nil, err
+		}
+	}
+	for i := range s.distinct {
+		if s.distinct[i], err = sketch.NewHLL(hllLgK); err != nil {
+			return nil, err
+		}
+	}
+	for i := range s.entropy {
+		if s.entropy[i], err = sketch.NewEntropy(entropyWidth, key); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+func newSketches(cfg *SketchConfig, key [16]byte) (*sketches, error) {
+	if cfg.TopK == 0 {
+		cfg.TopK = DefaultTopK
+	}
+	if cfg.TopK < 1 || cfg.TopK > topCounters {
+		return nil, fmt.Errorf("%w: top_k = %d, allowed are 1 to %d", ErrConfig, cfg.TopK, topCounters)
+	}
+	s := &sketches{cfg: cfg, hash: sketch.NewHasher(key)}
+	var err error
+	if s.now, err = newSummary(key); err != nil {
+		return nil, err
+	}
+	if cfg.WindowNs > 0 {
+		if s.last, err = newSummary(key); err != nil {
+			return nil, err
+		}
+	}
+	switch cfg.Feature {
+	case "":
+	case "blocked":
+		if s.sizes, err = sketch.NewBlocked(blockedWidth, key); err != nil {
+			return nil, err
+		}
+		s.delays, err = sketch.NewBlocked(blockedWidth, key)
+	case "published":
+		// The artefact's 3 MB: 2 MB of Bloom filter, 1 MB of counters.
+		if s.sizes, err = sketch.NewPublished(publishedBin, 87381, 5592405, key); err != nil {
+			return nil, err
+		}
+		s.delays, err = sketch.NewPublished(telemetry.DelayBins, 87381, 5592405, key)
+	default:
+		err = fmt.Errorf("%w: sketch feature %q, allowed are \"\", \"published\", \"blocked\"", ErrConfig, cfg.Feature)
+	}
+	return s, err
+}
+
+// packet adds what is counted per packet; delay is negative for a flow's first.
+func (s *sketches) packet(k *flow.Packet, delay int64) {
+	s.now.size.Add(float64(k.L3Len))
+	if delay >= 0 {
+		s.now.delay.Add(float64(delay))
+	}
+	if s.sizes != nil {
+		s.sizes.Add(k.Hash, flow.SizeBin(k.L3Len))
+		if delay >= 0 {
+			s.delays.Add(k.Hash, flow.DelayBin(delay))
+		}
+	}
+}
+
+func addrBytes(a *[16]byte, version uint8) []byte {
+	if version == 4 {
+		return a[:4]
+	}
+	return a[:]
+}
+
+// start adds what is counted per flow.
+func (s *sketches) start(src, dst *[16]byte, dstPort uint16, k *flow.Packet) {
+	n := s.now
+	n.distinct[distinctSources].Add(addrBytes(src, k.IPVersion))
+	n.distinct[distinctDestinations].Add(addrBytes(dst, k.IPVersion))
+	n.distinct[distinctDstPorts].AddUint64(uint64(k.Protocol)<<16 | uint64(dstPort))
+	n.distinct[distinctFlows].AddUint64(k.Hash)
+	key := addrKey(src, k.IPVersion)
+	n.top[topSrcFlows].Add(&key, 1)
+}
+
+// progress adds what a flow has carried since it was told last.
+func (s *sketches) progress(e flow.Endpoints, packets, bytes uint64) {
+	n := s.now
+	key := addrKey(&e.Src, e.IPVersion)
+	n.top[topSrcBytes].Add(&key, bytes)
+	key = addrKey(&e.Dst, e.IPVersion)
+	n.top[topDstBytes].Add(&key, bytes)
+	key = sketch.Key{}
+	binary.BigEndian.PutUint16(key[0:], e.DstPort)
+	key[2] = e.Protocol
+	n.top[topDstPortBytes].Add(&key, bytes)
+	key = flowKey(&e)
+	n.top[topFlowBytes].Add(&key, bytes)
+	n.entropy[0].Add(s.hash.Addr(&e.Src), uint32(packets))
+	n.entropy[1].Add(s.hash.Addr(&e.Dst), uint32(packets))
+}
+
+func addrKey(a *[16]byte, version uint8) (k sketch.Key) {
+	copy(k[:], a[:])
+	k[16] = version
+	return k
+}
+
+func flowKey(e *flow.Endpoints) (k sketch.Key) {
+	copy(k[0:], e.Src[:])
+	copy(k[16:], e.Dst[:])
+	binary.BigEndian.PutUint16(k[32:], e.SrcPort)
+	binary.BigEndian.PutUint16(k[34:], e.DstPort)
+	k[36], k[37] = e.Protocol, e.IPVersion
+	return k
+}
+
+// tick closes a window when the capture clock enters the next one.
+func (s *sketches) tick(ns int64) {
+	if s.now.startNs == 0 {
+		s.now.startNs = ns
+	}
+	s.now.endNs = ns
+	if w := s.cfg.WindowNs; w > 0 && ns/w != s.now.startNs/w {
+		s.now, s.last = s.last, s.now
+		s.now.reset(ns)
+	}
+}
+
+func (s *summary) reset(startNs int64) {
+	for _, t := range s.top {
+		t.Reset()
+	}
+	for _, d := range s.distinct {
+		d.Reset()
+	}
+	for _, e := range s.entropy {
+		e.Reset()
+	}
+	s.size.Reset()
+	s.delay.Reset()
+	s.startNs, s.endNs = startNs, startNs
+}
+
+// reading is what a snapshot shows of a queue: the last whole window if there is one.
+func (s *sketches) reading() *summary {
+	if s.last != nil && s.last.startNs != 0 {
+		return s.last
+	}
+	return s.now
+}
+
+// merge adds o to s; both were made by newSummary with one key, so nothing can differ.
+func (s *summary) merge(o *summary) error {
+	for i := range s.top {
+		if err := s.top[i].Merge(o.top[i]); err != nil {
+			return err
+		}
+	}
+	for i := range s.distinct {
+		if err := s.distinct[i].Merge(o.distinct[i]); err != nil {
+			return err
+		}
+	}
+	for i := range s.entropy {
+		if err := s.entropy[i].Merge(o.entropy[i]); err != nil {
+			return err
+		}
+	}
+	if err := s.size.Merge(o.size); err != nil {
+		return err
+	}
+	s.startNs, s.endNs = o.startNs, max(s.endNs, o.endNs)
+	return s.delay.Merge(o.delay)
+}
+
+func addrText(b []byte, version uint8) string {
+	if version == 4 {
+		return netip.AddrFrom4([4]byte(b[:4])).String()
+	}
+	return netip.AddrFrom16([16]byte(b[:16])).String()
+}
+
+// topRows appends the heavy hitters.
+func (s *summary) topRows(rows []telemetry.TopRow, n int) []telemetry.TopRow {
+	var entries []sketch.TopEntry
+	for list, t := range s.top {
+		entries = t.Top(entries[:0], n)
+		for i, e := range entries {
+			r := telemetry.TopRow{Metric: topNames[list], Rank: uint16(i + 1), Value: e.Count, Error: t.Error()}
+			k := &e.Key
+			switch list {
+			case topSrcBytes, topSrcFlows:
+				r.Src = addrText(k[:16], k[16])
+			case topDstBytes:
+				r.Dst = addrText(k[:16], k[16])
+			case topDstPortBytes:
+				r.DstPort, r.Protocol = binary.BigEndian.Uint16(k[0:]), telemetry.ProtocolName(k[2])
+			case topFlowBytes:
+				r.Src, r.Dst = addrText(k[0:16], k[37]), addrText(k[16:32], k[37])
+				r.SrcPort, r.DstPort = binary.BigEndian.Uint16(k[32:]), binary.BigEndian.Uint16(k[34:])
+				r.Protocol = telemetry.ProtocolName(k[36])
+			}
+			rows = append(rows, r)
+		}
+	}
+	return rows
+}
+
+// sketchRows appends the readings.
+func (s *summary) sketchRows(rows []telemetry.SketchRow, cfg *SketchConfig) []telemetry.SketchRow {
+	var window int64
+	if cfg.WindowNs > 0 {
+		window = s.endNs - s.startNs
+	}
+	for i, d := range s.distinct {
+		r := telemetry.SketchRow{Name: distinctNames[i], Kind: telemetry.SketchDistinct, Estimate: d.Estimate(), ErrorBound: d.RSE(), WindowNs: window}
+		if !d.Empty() {
+			r.Count = 1
+		}
+		if cfg.Serialize {
+			r.State, r.Encoding = state(d), "hll_datasketches"
+		}
+		rows = append(rows, r)
+	}
+	for i, e := range s.entropy {
+		name := [2]string{"src_entropy", "dst_entropy"}[i]
+		rows = append(rows, telemetry.SketchRow{
+			Name: name, Kind: telemetry.SketchEntropy, Count: e.Total(), Estimate: e.Estimate(),
+			ErrorBound: e.Loss(s.distinct[i].Estimate()), WindowNs: window,
+		})
+	}
+	rows = append(rows, quantileRow("size", s.size, window, cfg.Serialize))
+	return append(rows, quantileRow("delay_ns", s.delay, window, cfg.Serialize))
+}
+
+func quantileRow(name string, q *sketch.Quantiles, window int64, serialize bool) telemetry.SketchRow {
+	r := telemetry.SketchRow{Name: name, Kind: telemetry.SketchQuantile, Count: uint64(q.Count()), ErrorBound: sketch.QuantilesAccuracy, WindowNs: window}
+	if r.Count > 0 {
+		r.P50, r.P90, r.P99 = quantile(q, 0.5), quantile(q, 0.9), quantile(q, 0.99)
+	}
+	if serialize {
+		r.State, r.Encoding = state(q), "ddsketch_proto"
+	}
+	return r
+}
+
+// quantile reads a sketch that is known not to be empty.
+func quantile(q *sketch.Quantiles, p float64) float64 {
+	v, err := q.Quantile(p)
+	if err != nil {
+		panic(err) // only ErrEmpty exists
+	}
+	return v
+}
+
+func state(m interface{ MarshalBinary() ([]byte, error) }) []byte {
+	b, err := m.MarshalBinary()
+	if err != nil {
+		return nil // a row without state says so
+	}
+	return b
+}

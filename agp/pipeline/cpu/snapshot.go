@@ -1,0 +1,92 @@
+package cpu
+
+import (
+	"maps"
+
+	"github.com/agp-net/telegraf-agp/agp/packet"
+	"github.com/agp-net/telegraf-agp/agp/sketch"
+	"github.com/agp-net/telegraf-agp/agp/source"
+	"github.com/agp-net/telegraf-agp/agp/telemetry"
+)
+
+// Snapshot implements pipeline.Pipeline. While Run works, parts of it are read
+// one after the other, so counters can differ by the batches in flight; after
+// Run they agree exactly.
+func (p *Pipeline) Snapshot(s *telemetry.Snapshot) {
+	s.Reset()
+	p.mu.Lock()
+	seen, faults := p.seen, p.sourceStats.Dropped
+	p.mu.Unlock()
+	s.TimeNs = seen.nowNs
+
+	e := &s.Engine
+	e.Source, e.Pipeline = p.cfg.SourceName, "cpu"
+	for _, m := range p.models.Load().Models() {
+		e.Models = append(e.Models, m.ID())
+	}
+	e.PacketsSeen = seen.frames
+	e.Drops, e.Errors = map[string]uint64{}, map[string]uint64{}
+	for v, n := range seen.drops {
+		if n > 0 {
+			e.Drops[packet.Verdict(v).String()] = n
+		}
+	}
+	if seen.badLength > 0 {
+		e.Errors["bad_ip_length_clamped"] = seen.badLength
+	}
+	if seen.clockBacks > 0 {
+		e.Errors["clock_back"] = seen.clockBacks
+	}
+	maps.Copy(e.Errors, faults)
+
+	all, err := newSummary(p.cfg.Key)
+	latency := sketch.NewQuantiles()
+	var inTables uint64
+	for _, w := range p.workers {
+		w.mu.Lock()
+		stats := w.table.Stats()
+		inTables += stats.Packets
+		e.TimeSteps += stats.TimeSteps
+		e.FlowsActive += uint64(w.table.Active())
+		e.StateBytes += w.table.Bytes()
+		e.Inferences += w.scorer.inferences
+		e.PacketsActive += stats.Packets - stats.Recorded
+		if err == nil {
+			err = all.merge(w.sketches.reading())
+		}
+		if err == nil {
+			err = latency.Merge(w.scorer.latency)
+		}
+		s.Queues = append(s.Queues, telemetry.QueueRow{
+			Queue: uint16(w.id), Packets: w.counters.packets, Bytes: w.counters.bytes, Depth: int64(len(w.in)),
+		})
+		w.mu.Unlock()
+	}
+	if err != nil { // unequal parameters: all sketches come from one constructor
+		panic(err)
+	}
+	if n := latency.Count(); n > 0 {
+		e.PacketToScoreCount = uint64(n)
+		e.PacketToScoreP50Ns, e.PacketToScoreP90Ns, e.PacketToScoreP99Ns = quantile(latency, 0.5), quantile(latency, 0.9), quantile(latency, 0.99)
+	}
+	s.Top = all.topRows(s.Top, p.cfg.Sketch.TopK)
+	s.Sketches = all.sketchRows(s.Sketches, &p.cfg.Sketch)
+
+	c := p.collector
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e.PacketsRecorded, e.Records, e.Alerts, e.Evictions = c.packets, c.records, c.alerts, c.evicted
+	for _, r := range c.rows {
+		s.Traffic = append(s.Traffic, *r)
+	}
+	s.Sketches = append(s.Sketches,
+		quantileRow("first_reply_ns", c.firstReply, 0, p.cfg.Sketch.Serialize),
+		quantileRow("tcp_handshake_ns", c.handshake, 0, p.cfg.Sketch.Serialize))
+}
+
+// Progress returns how far the source has been read. Safe from any goroutine.
+func (p *Pipeline) Progress() source.Stats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.sourceStats
+}

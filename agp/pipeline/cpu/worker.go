@@ -1,0 +1,147 @@
+package cpu
+
+import (
+	"math"
+	"sync"
+
+	"github.com/agp-net/telegraf-agp/agp/detect"
+	"github.com/agp-net/telegraf-agp/agp/flow"
+	"github.com/agp-net/telegraf-agp/agp/packet"
+	"github.com/agp-net/telegraf-agp/agp/telemetry"
+)
+
+// worker owns one queue. mu is held while a batch is processed, so that a
+// snapshot sees the state between two batches.
+type worker struct {
+	p    *Pipeline
+	id   int
+	in   chan *work
+	free chan *events
+	out  *events
+	at   position // of what is happening now
+
+	mu       sync.Mutex
+	table    *flow.Table
+	sketches *sketches
+	scorer   *scorer
+	counters queueCounters
+}
+
+type queueCounters struct {
+	packets, bytes uint64
+}
+
+func newWorker(p *Pipeline, id int) (*worker, error) {
+	w := &worker{p: p, id: id, in: make(chan *work, 2), free: make(chan *events, 4)}
+	for range cap(w.free) {
+		w.free <- &events{queue: id}
+	}
+	w.out = <-w.free
+	w.table = flow.NewTable(p.cfg.Flow, w)
+	w.scorer = newScorer(w)
+	w.scorer.use(p.models.Load())
+	var err error
+	w.sketches, err = newSketches(&p.cfg.Sketch, p.cfg.Key)
+	return w, err
+}
+
+func (w *worker) run() {
+	for b := range w.in {
+		w.batch(b)
+		b.release(w.p.free)
+	}
+}
+
+func (w *worker) batch(b *work) {
+	w.mu.Lock()
+	w.scorer.use(w.p.models.Load())
+	w.scorer.taken = b.taken
+	ticks := b.ticks
+	for _, i := range b.queues[w.id] {
+		for len(ticks) > 0 && ticks[0].before <= int(i) {
+			w.tick(ticks[0])
+			ticks = ticks[1:]
+		}
+		w.add(&b.packets[i])
+	}
+	for _, t := range ticks {
+		w.tick(t)
+	}
+	if b.flush {
+		w.at = position{seq: b.seq}
+		w.table.Flush(b.nowNs)
+	}
+	w.scorer.flush()
+	w.mu.Unlock()
+	w.send(last(b.seq))
+}
+
+func (w *worker) add(k *flow.Packet) {
+	w.at = position{k.Seq, true, 0}
+	w.counters.packets++
+	w.counters.bytes += uint64(k.WireLen)
+	_, delay := w.table.Add(k)
+	w.sketches.packet(k, delay)
+}
+
+func (w *worker) tick(t tick) {
+	w.at = position{seq: t.seq}
+	w.table.Tick(t.ns)
+	w.sketches.tick(t.ns)
+	if w.id == 0 { // time is the same for all queues: one tells the collector
+		w.at.start = math.MaxUint64
+		w.out.ticks = append(w.out.ticks, t.ns)
+		w.event(eventTick, int32(len(w.out.ticks)-1))
+	}
+}
+
+// event appends to out and sends it on when full.
+func (w *worker) event(kind eventKind, index int32) {
+	w.out.list = append(w.out.list, event{w.at, kind, index})
+	if len(w.out.list) >= eventsPerBatch {
+		w.scorer.flush()
+		w.send(w.at)
+	}
+}
+
+func (w *worker) send(mark position) {
+	w.out.mark = mark
+	w.p.collector.in <- w.out
+	w.out = <-w.free
+	w.out.reset()
+}
+
+// Started implements flow.Handler.
+func (w *worker) Started(r flow.Ref, k *flow.Packet) {
+	e := w.table.Endpoints(r)
+	w.sketches.start(&e.Src, &e.Dst, e.DstPort, k)
+	s := detect.FlowStart{
+		Seq: k.Seq, TimeNs: k.TimestampNs, Src: e.Src, Dst: e.Dst, SrcPort: e.SrcPort, DstPort: e.DstPort,
+		IPVersion: k.IPVersion, Protocol: k.Protocol, WireLen: k.WireLen,
+	}
+	if k.Protocol == packet.ProtoTCP {
+		s.TCPFlags = k.TCPFlags
+	}
+	w.out.starts = append(w.out.starts, s)
+	w.event(eventStart, int32(len(w.out.starts)-1))
+}
+
+// Progress implements flow.Handler.
+func (w *worker) Progress(r flow.Ref, packets, bytes uint64) {
+	w.sketches.progress(w.table.Endpoints(r), packets, bytes)
+}
+
+// Mature implements flow.Handler.
+func (w *worker) Mature(r flow.Ref) { w.scorer.mature(r) }
+
+// Ended implements flow.Handler.
+func (w *worker) Ended(r flow.Ref, reason telemetry.EndReason) {
+	if !w.at.packet {
+		w.at.start = w.table.StartSeq(r)
+	}
+	rec, i := w.out.record()
+	w.table.Record(r, reason, rec)
+	rec.Queue, rec.Interface = uint16(w.id), w.p.cfg.Interface
+	w.scorer.ended(r, rec, i)
+	w.event(eventEnd, i)
+}
