@@ -2,7 +2,6 @@ package pcap
 
 import (
 	"encoding/binary"
-	"fmt"
 	"io"
 	"math/bits"
 
@@ -54,11 +53,10 @@ func (c *classic) u32(b []byte) uint32 {
 }
 
 // header reads the file header, which classicMagic has recognised.
-func (r *Reader) classicHeader(f *file) error {
-	c := &f.classic
-	b, err := f.w.peek(classicHeader)
+func (c *classic) header(r *Reader) error {
+	b, err := r.w.peek(classicHeader)
 	if err != nil {
-		return f.short(err, "file header")
+		return r.short(err, "file header")
 	}
 	var magic uint32
 	c.swap, magic, _ = classicMagic(b)
@@ -67,7 +65,7 @@ func (r *Reader) classicHeader(f *file) error {
 		major = bits.ReverseBytes16(major)
 	}
 	if major != 2 {
-		return fmt.Errorf("%w: pcap %d", ErrVersion, major)
+		return r.errorf(ErrVersion, "pcap %d", major)
 	}
 	c.nsTick, c.hdr = 1000, 16
 	switch magic {
@@ -79,26 +77,26 @@ func (r *Reader) classicHeader(f *file) error {
 	// The upper bits say how long the frame check sequence is. It needs no care:
 	// the IP header says where the packet ends.
 	c.link = packet.LinkType(c.u32(b[20:]) & 0xffff)
-	f.w.pos += classicHeader
+	r.w.pos += classicHeader
 	c.iface, err = r.addInterface(Interface{LinkType: c.link, SnapLen: c.u32(b[16:])}, timescale{})
 	return err
 }
 
 // next reads one record; fr.Data points into the window.
-func (c *classic) next(r *Reader, f *file, fr *source.Frame) error {
-	b, err := f.w.peek(c.hdr)
+func (c *classic) next(r *Reader, fr *source.Frame) error {
+	b, err := r.w.peek(c.hdr)
 	if err != nil {
-		return r.shortRecord(f, b, err)
+		return r.shortRecord(b, err)
 	}
 	sec, frac, capLen, wireLen := c.u32(b), c.u32(b[4:]), c.u32(b[8:]), c.u32(b[12:])
 	if capLen > maxFrame {
 		r.dropped[reasonCorrupt]++
-		return f.errorf(ErrCorrupt, "record of %d bytes", capLen)
+		return r.errorf(ErrCorrupt, "record of %d bytes", capLen)
 	}
 	n := c.hdr + int(capLen)
 	if len(b) < n {
-		if b, err = f.w.peek(n); err != nil {
-			return r.shortRecord(f, b, err)
+		if b, err = r.w.peek(n); err != nil {
+			return r.shortRecord(b, err)
 		}
 	}
 	fr.Data = b[c.hdr:n:n]
@@ -106,21 +104,22 @@ func (c *classic) next(r *Reader, f *file, fr *source.Frame) error {
 	fr.WireLen = max(wireLen, capLen)
 	fr.LinkType = c.link
 	fr.Interface = c.iface
-	f.w.pos += n
+	r.start = r.w.pos
+	r.w.pos += n
 	return nil
 }
 
 // shortRecord turns what peek said of an incomplete record into its error: the end
 // of the input is a good one only between records.
-func (r *Reader) shortRecord(f *file, rest []byte, err error) error {
+func (r *Reader) shortRecord(rest []byte, err error) error {
 	switch {
-	case err == errWait, r.interrupted.Load():
+	case pause(err), r.interrupted.Load():
 		return err
-	case f.w.skip > 0: // counted, if it was a packet
-		return f.short(err, "block")
+	case r.w.skip > 0: // counted, if it was a packet
+		return r.short(err, "block")
 	case err == io.EOF && len(rest) == 0:
 		return err
 	}
 	r.dropped[reasonTruncated]++
-	return f.short(err, "record")
+	return r.short(err, "record")
 }

@@ -6,12 +6,12 @@
 // One goroutine owns a Reader; Interrupt and Interfaces alone may be called from
 // any other. The package starts no goroutine.
 //
-// Regular files are mapped into memory and frames point into the mapping, which
-// lasts until Close, so a frame outlives its batch only as far as the Reader does.
-// Pages that were read are handed back to the page cache as reading proceeds. A
-// file that shrinks while it is read is noticed before each batch, but a frame
-// in use at that very moment faults like any mapped file. Other inputs are copied
-// into the batch's Buf; a live pipe makes Next return 0, nil after at most 100 ms.
+// Frames point into the buffer of the batch they were delivered in, and what a
+// batch leaves unread is moved into the next one; a batch that was given to a
+// Reader therefore stays with that Reader. Files are read, not mapped: that costs
+// the same once packets are parsed, and a file that shrinks meanwhile is an error
+// instead of a fault. A live pipe makes Next return 0, nil after at most 100 ms; a
+// compressed one blocks until there is data or an Interrupt.
 //
 // Times are nanoseconds since the Unix epoch as the capture states them; what does
 // not fit an int64 is clamped and counted. Records without a time (pcapng's simple

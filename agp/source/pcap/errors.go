@@ -19,8 +19,14 @@ var (
 	ErrCorrupt = errors.New("corrupt capture")
 )
 
-// errWait is returned where an input has no data yet.
-var errWait = errors.New("no data yet")
+// What peek returns besides io.EOF and errors of the input.
+var (
+	errWait = errors.New("no data yet")
+	errFull = errors.New("batch is full")
+)
+
+// pause reports whether err only says that reading goes on with the next batch.
+func pause(err error) bool { return err == errWait || err == errFull }
 
 // reason numbers what the reader counts as not delivered or not as it was.
 type reason uint8

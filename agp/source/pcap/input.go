@@ -25,20 +25,16 @@ const Stdin = "-"
 type file struct {
 	path    string
 	fd      int
-	size    int64 // of a regular file, else 0
-	mapped  []byte
-	freed   int         // bytes of mapped that were handed back
 	counted *counter    // of a compressed input
 	live    *pollReader // of a pipe, socket or device
-	w       window
-	format  func(*Reader, *file, *source.Frame) error
+	format  func(*Reader, *source.Frame) error
 	classic classic
 	section section
 }
 
 // errorf wraps an error with the place where it occurred.
-func (f *file) errorf(err error, format string, args ...any) error {
-	return fmt.Errorf("%s: byte %d: %s: %w", f.path, f.w.offset(), fmt.Sprintf(format, args...), err)
+func (r *Reader) errorf(err error, format string, args ...any) error {
+	return fmt.Errorf("%s: byte %d: %s: %w", r.cur.path, r.w.offset(), fmt.Sprintf(format, args...), err)
 }
 
 // counter counts the bytes of a compressed input, for progress.
@@ -53,60 +49,53 @@ func (c *counter) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// open opens an input and maps it if it is a regular, uncompressed file.
-func (r *Reader) open(path string) (*file, error) {
+// open makes an input the current one.
+func (r *Reader) open(path string) error {
 	f := &file{path: path}
 	if path == Stdin {
-		f.path, f.fd = "standard input", 0
+		f.path = "standard input"
 	} else {
 		// Without O_NONBLOCK the opening of a named pipe would wait for its writer,
 		// out of Interrupt's reach.
 		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 		if err != nil {
-			return nil, &os.PathError{Op: "open", Path: path, Err: err}
+			return &os.PathError{Op: "open", Path: path, Err: err}
 		}
 		f.fd = fd
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(f.fd, &st); err != nil {
 		f.close()
-		return nil, &os.PathError{Op: "stat", Path: path, Err: err}
+		return &os.PathError{Op: "stat", Path: path, Err: err}
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+	if st.Mode&unix.S_IFMT == unix.S_IFREG {
+		_ = unix.Fadvise(f.fd, 0, 0, unix.FADV_SEQUENTIAL) // advice: reading works without
+		r.w.input(fdReader(f.fd))
+	} else {
 		f.live = &pollReader{fd: f.fd, wake: r.wakeRead, patient: true}
-		f.w.r = f.live
-		return f, nil
+		r.w.input(f.live)
 	}
-	f.size = st.Size
-	if at, err := unix.Seek(f.fd, 0, io.SeekCurrent); err == nil && at == 0 && f.size > 0 && f.size == int64(int(f.size)) {
-		if m, err := unix.Mmap(f.fd, 0, int(f.size), unix.PROT_READ, unix.MAP_SHARED); err == nil {
-			// Advice only; reading works without.
-			_ = unix.Madvise(m, unix.MADV_SEQUENTIAL)
-			f.mapped, f.w.buf = m, m
-			return f, nil
-		}
-	}
-	// Files of /proc, of size 0, and file systems that cannot map.
-	f.w.r = fdReader(f.fd)
-	return f, nil
+	r.cur = f
+	return nil
 }
 
-// start recognises the format.
-func (r *Reader) start(f *file) error {
-	b, err := f.w.peek(4)
+// recognise finds out the format of the current input.
+func (r *Reader) recognise() error {
+	f := r.cur
+	b, err := r.w.peek(4)
 	switch {
 	case err == io.EOF && len(b) == 0:
-		return f.errorf(ErrEmpty, "no data")
+		return r.errorf(ErrEmpty, "no data")
 	case err == io.EOF:
-		return f.errorf(ErrNotCapture, "%d bytes", len(b))
+		return r.errorf(ErrNotCapture, "no more than %d bytes", len(b))
 	case err != nil:
-		return f.short(err, "magic number")
+		return r.short(err, "magic number")
 	}
 	if b[0] == 0x1f && b[1] == 0x8b && f.counted == nil {
-		return r.unzip(f)
+		return r.unzip()
 	}
 	if _, _, ok := classicMagic(b); ok {
-		if err := r.classicHeader(f); err != nil {
+		if err := f.classic.header(r); err != nil {
 			return err
 		}
 		f.format = f.classic.next
@@ -116,27 +105,25 @@ func (r *Reader) start(f *file) error {
 		f.format = f.section.next
 		return nil
 	}
-	return f.errorf(ErrNotCapture, "starts with %x", b[:4])
+	return r.errorf(ErrNotCapture, "starts with %x", b[:4])
 }
 
 // unzip puts a decompressor before the input. Below it nothing may say errWait,
 // because its errors are final; a compressed pipe blocks until Interrupt.
-func (r *Reader) unzip(f *file) error {
-	var in io.Reader
-	in = bytes.NewReader(f.w.buf[f.w.pos:])
-	if f.w.r != nil {
-		in = io.MultiReader(in, f.w.r)
-	}
+func (r *Reader) unzip() error {
+	f := r.cur
+	ahead := append([]byte(nil), r.w.buf[r.w.pos:]...)
+	f.counted = &counter{r: io.MultiReader(bytes.NewReader(ahead), r.w.r)}
 	if f.live != nil {
 		f.live.block = true
 	}
-	f.counted = &counter{r: in}
 	zr, err := gzip.NewReader(bufio.NewReaderSize(f.counted, 64<<10))
 	if err != nil {
-		return f.errorf(readError(err), "gzip")
+		return r.errorf(readError(err), "gzip")
 	}
-	f.w = window{r: zr}
-	return r.start(f)
+	r.w.buf = r.w.buf[:r.w.pos]
+	r.w.input(zr)
+	return r.recognise()
 }
 
 // fdReader reads a regular file.
@@ -200,37 +187,7 @@ func (p *pollReader) Read(b []byte) (int, error) {
 	}
 }
 
-const (
-	freeStep = 16 << 20
-	// freeLag is what stays mapped behind the reading place, for batches in flight.
-	freeLag = 8 << 20
-)
-
-// release hands pages that were read back to the page cache, so that a long
-// capture does not count as the process's memory. A batch that still points there
-// reads them in anew.
-func (f *file) release() {
-	if f.mapped == nil || f.counted != nil {
-		return
-	}
-	end := (f.w.pos - freeLag) &^ (freeStep - 1)
-	if end > f.freed {
-		_ = unix.Madvise(f.mapped[f.freed:end], unix.MADV_DONTNEED)
-		f.freed = end
-	}
-}
-
-// shrunk reports whether a mapped file became shorter than its mapping, which would
-// make access to it fault.
-func (f *file) shrunk() bool {
-	if f.mapped == nil {
-		return false
-	}
-	var st unix.Stat_t
-	return unix.Fstat(f.fd, &st) == nil && st.Size < int64(len(f.mapped))
-}
-
-// close closes the descriptor; the mapping stays, because batches point into it.
+// close closes the descriptor.
 func (f *file) close() {
 	if f.fd > 0 {
 		_ = unix.Close(f.fd) // nothing was written

@@ -58,15 +58,15 @@ func (s *section) u32(b []byte) uint32 {
 }
 
 // next reads blocks up to the next frame; fr.Data points into the window.
-func (s *section) next(r *Reader, f *file, fr *source.Frame) error {
+func (s *section) next(r *Reader, fr *source.Frame) error {
 	for {
-		b, err := f.w.peek(12)
+		b, err := r.w.peek(12)
 		if err != nil {
-			return r.shortRecord(f, b, err)
+			return r.shortRecord(b, err)
 		}
 		typ := s.u32(b)
 		if typ == blockSection {
-			if err := s.section(r, f, b); err != nil {
+			if err := s.section(r, b); err != nil {
 				return err
 			}
 			continue
@@ -74,40 +74,37 @@ func (s *section) next(r *Reader, f *file, fr *source.Frame) error {
 		total := s.u32(b[4:])
 		if total < 12 || total%4 != 0 {
 			r.dropped[reasonCorrupt]++
-			return f.errorf(ErrCorrupt, "block of %d bytes", total)
+			return r.errorf(ErrCorrupt, "block of %d bytes", total)
 		}
 		switch typ {
 		case blockEnhanced, blockPacket, blockSimple, blockInterface:
 		default: // may be of any length
-			if err := f.w.discard(int64(total)); err != nil {
-				return f.short(err, "block")
-			}
+			r.w.discard(int64(total))
 			continue
 		}
 		if total > maxBlock {
 			if typ == blockInterface {
-				return f.errorf(ErrCorrupt, "interface description of %d bytes", total)
+				return r.errorf(ErrCorrupt, "interface description of %d bytes", total)
 			}
 			r.dropped[reasonTooLong]++
-			if err := f.w.discard(int64(total)); err != nil {
-				return f.short(err, "block")
-			}
+			r.w.discard(int64(total))
 			continue
 		}
-		if b, err = f.w.peek(int(total)); err != nil {
-			if typ == blockInterface && err != errWait {
-				return f.short(err, "interface description")
+		if b, err = r.w.peek(int(total)); err != nil {
+			if typ == blockInterface {
+				return r.short(err, "interface description")
 			}
-			return r.shortRecord(f, b, err)
+			return r.shortRecord(b, err)
 		}
 		if end := s.u32(b[total-4:]); end != total {
 			r.dropped[reasonCorrupt]++
-			return f.errorf(ErrCorrupt, "block lengths %d and %d disagree", total, end)
+			return r.errorf(ErrCorrupt, "block lengths %d and %d disagree", total, end)
 		}
 		body := b[8 : total-4]
-		f.w.pos += int(total)
+		r.start = r.w.pos
+		r.w.pos += int(total)
 		if typ == blockInterface {
-			if err := s.describe(r, f, body); err != nil {
+			if err := s.describe(r, body); err != nil {
 				return err
 			}
 			continue
@@ -120,7 +117,7 @@ func (s *section) next(r *Reader, f *file, fr *source.Frame) error {
 }
 
 // section reads a section header. Its byte order may differ from the one before.
-func (s *section) section(r *Reader, f *file, b []byte) error {
+func (s *section) section(r *Reader, b []byte) error {
 	switch binary.LittleEndian.Uint32(b[8:]) {
 	case byteOrderMagic:
 		s.swap = false
@@ -128,34 +125,34 @@ func (s *section) section(r *Reader, f *file, b []byte) error {
 		s.swap = true
 	default:
 		r.dropped[reasonCorrupt]++
-		return f.errorf(ErrCorrupt, "section header without byte order")
+		return r.errorf(ErrCorrupt, "section header without byte order")
 	}
 	total := s.u32(b[4:])
 	if total < 28 || total%4 != 0 || total > maxBlock {
 		r.dropped[reasonCorrupt]++
-		return f.errorf(ErrCorrupt, "section header of %d bytes", total)
+		return r.errorf(ErrCorrupt, "section header of %d bytes", total)
 	}
-	b, err := f.w.peek(int(total))
+	b, err := r.w.peek(int(total))
 	if err != nil {
-		return f.short(err, "section header")
+		return r.short(err, "section header")
 	}
 	if major := s.u16(b[12:]); major != 1 {
-		return f.errorf(ErrVersion, "pcapng %d", major)
+		return r.errorf(ErrVersion, "pcapng %d", major)
 	}
 	if end := s.u32(b[total-4:]); end != total {
 		r.dropped[reasonCorrupt]++
-		return f.errorf(ErrCorrupt, "block lengths %d and %d disagree", total, end)
+		return r.errorf(ErrCorrupt, "block lengths %d and %d disagree", total, end)
 	}
 	s.ifaces = s.ifaces[:0]
-	f.w.pos += int(total)
+	r.w.pos += int(total)
 	return nil
 }
 
 // describe reads an interface description.
-func (s *section) describe(r *Reader, f *file, body []byte) error {
+func (s *section) describe(r *Reader, body []byte) error {
 	const optEnd, optName, optTsresol, optTsoffset = 0, 2, 9, 14
 	if len(body) < 8 {
-		return f.errorf(ErrCorrupt, "interface description of %d bytes", len(body)+12)
+		return r.errorf(ErrCorrupt, "interface description of %d bytes", len(body)+12)
 	}
 	var (
 		name     string
@@ -188,7 +185,7 @@ func (s *section) describe(r *Reader, f *file, body []byte) error {
 	var err error
 	i.index, err = r.addInterface(Interface{Name: name, LinkType: i.link, SnapLen: i.snap}, i.scale)
 	if err != nil {
-		return f.errorf(err, "too many interfaces")
+		return r.errorf(err, "too many interfaces")
 	}
 	s.ifaces = append(s.ifaces, i)
 	return nil
@@ -251,13 +248,13 @@ func (s *section) frame(r *Reader, typ uint32, body []byte, fr *source.Frame) bo
 // ngMagic reports whether a file starts like pcapng.
 func ngMagic(b []byte) bool { return binary.LittleEndian.Uint32(b) == blockSection }
 
-// short turns what peek said of an incomplete record into the file's error.
-func (f *file) short(err error, what string) error {
-	switch err {
-	case errWait:
+// short turns what peek said of an incomplete part of the input into its error.
+func (r *Reader) short(err error, what string) error {
+	switch {
+	case pause(err):
 		return err
-	case io.EOF:
-		return f.errorf(ErrTruncated, "%s is cut", what)
+	case err == io.EOF:
+		return r.errorf(ErrTruncated, "%s is cut", what)
 	}
-	return f.errorf(err, "%s", what)
+	return r.errorf(err, "%s", what)
 }

@@ -19,6 +19,8 @@ import (
 const (
 	defaultBatch  = 256
 	maxInterfaces = 65536
+	// recordOverhead is about what a record takes besides the frame.
+	recordOverhead = 32
 	// defaultMaxGap bounds one wait for the next frame, in capture time.
 	defaultMaxGap = time.Hour
 	// stepBack is the backward step from which on the pace starts anew.
@@ -57,14 +59,12 @@ type Reader struct {
 	opts   Options
 	paths  []string // not opened yet
 	cur    *file
-	maps   [][]byte // mappings of finished files, which batches may still point into
-	errs   []error  // of finished files
-	final  error    // what Next returns from now on
-	size   int64    // of all files, 0 if unknown
-	passed int64    // bytes of finished files
-
-	pending    source.Frame // read, but not delivered
-	hasPending bool
+	w      window
+	start  int     // where the last record begins in w.buf
+	errs   []error // of finished files
+	final  error   // what Next returns from now on
+	size   int64   // of all files, 0 if unknown
+	passed int64   // bytes of finished files
 
 	frames, bytes uint64
 	dropped       [numReasons]uint64
@@ -146,7 +146,7 @@ func newReader(opts Options) *Reader {
 	if opts.MaxGap <= 0 {
 		opts.MaxGap = defaultMaxGap
 	}
-	return &Reader{opts: opts, index: make(map[ifaceKey]uint32), wake: make(chan struct{}), wakeRead: -1, wakeWrite: -1}
+	return &Reader{opts: opts, w: window{avg: 512}, index: make(map[ifaceKey]uint32), wake: make(chan struct{}), wakeRead: -1, wakeWrite: -1}
 }
 
 // Next implements source.Source. A batch without room for frames gets some.
@@ -154,54 +154,50 @@ func (r *Reader) Next(b *source.Batch) (int, error) {
 	if cap(b.Frames) == 0 {
 		b.Frames = make([]source.Frame, 0, defaultBatch)
 	}
-	b.Frames, b.Buf = b.Frames[:0], b.Buf[:0]
+	b.Frames = b.Frames[:0]
 	if r.final != nil {
 		return 0, r.final
 	}
-	if r.cur != nil && r.cur.shrunk() {
-		r.dropped[reasonTruncated]++
-		r.hasPending = false
-		r.finish(r.cur.errorf(ErrTruncated, "the file became shorter while it was read"))
-	}
-	for len(b.Frames) < cap(b.Frames) {
+	r.w.attach(b)
+	n, size := 0, 0
+	frames := b.Frames[:cap(b.Frames)]
+	var err error
+	for n < len(frames) {
 		if r.interrupted.Load() {
-			r.final = io.EOF
+			err = io.EOF
 			break
 		}
-		if !r.hasPending {
-			if r.cur != nil && r.cur.live != nil {
-				r.cur.live.patient = len(b.Frames) == 0
-			}
-			switch err := r.read(); {
-			case err == errWait:
-				return len(b.Frames), nil
-			case err != nil:
-				r.final = err
-				if len(b.Frames) == 0 {
-					return 0, err
-				}
-				return len(b.Frames), nil
-			}
-			r.hasPending = true
-		}
-		if r.opts.Speed > 0 && !r.due(len(b.Frames) == 0) {
+		r.w.left = len(frames) - n
+		fr := &frames[n]
+		if err = r.read(fr, n == 0); err != nil {
 			break
 		}
-		if !r.deliver(b) {
+		if r.opts.Speed > 0 && !r.due(fr.TimestampNs, n == 0) {
+			r.w.pos = r.start // read it again when its time has come
 			break
 		}
+		r.w.pinned = true
+		size += len(fr.Data)
+		n++
 	}
-	if r.cur != nil {
-		r.cur.release()
+	b.Frames, b.Buf = frames[:n], r.w.buf
+	r.frames += uint64(n)
+	r.bytes += uint64(size)
+	if n > 0 {
+		r.w.avg += (size/n + recordOverhead - r.w.avg) / 4
 	}
-	if len(b.Frames) == 0 && r.final != nil {
-		return 0, r.final
+	if err != nil && !pause(err) {
+		r.final = err
+		if n == 0 {
+			return 0, err
+		}
 	}
-	return len(b.Frames), nil
+	return n, nil
 }
 
-// read makes the next frame the pending one, from whichever file has it.
-func (r *Reader) read() error {
+// read reads the next frame from whichever file has it. first says that the batch
+// is empty, so that waiting for data holds nothing up.
+func (r *Reader) read(fr *source.Frame, first bool) error {
 	for {
 		if r.cur == nil {
 			if len(r.paths) == 0 {
@@ -210,23 +206,25 @@ func (r *Reader) read() error {
 				}
 				return io.EOF
 			}
-			f, err := r.open(r.paths[0])
+			path := r.paths[0]
 			r.paths = r.paths[1:]
-			if err != nil {
+			if err := r.open(path); err != nil {
 				r.errs = append(r.errs, err)
 				continue
 			}
-			r.cur = f
 			r.paced = false // what lies between two files is not a pause
+		}
+		if r.cur.live != nil {
+			r.cur.live.patient = first
 		}
 		var err error
 		if r.cur.format == nil {
-			err = r.start(r.cur)
+			err = r.recognise()
 		}
 		if err == nil {
-			err = r.cur.format(r, r.cur, &r.pending)
+			err = r.cur.format(r, fr)
 		}
-		if err == nil || err == errWait {
+		if err == nil || pause(err) {
 			return err
 		}
 		if r.interrupted.Load() {
@@ -241,50 +239,22 @@ func (r *Reader) finish(err error) {
 	if err != io.EOF {
 		r.errs = append(r.errs, err)
 	}
-	f := r.cur
-	r.passed += f.consumed()
-	if f.mapped != nil {
-		_ = unix.Madvise(f.mapped, unix.MADV_DONTNEED)
-		r.maps = append(r.maps, f.mapped)
-	}
-	f.close()
+	r.passed += r.consumed()
+	r.cur.close()
 	r.cur = nil
 }
 
-// consumed returns how many bytes of the input file were used.
-func (f *file) consumed() int64 {
-	if f.counted != nil {
-		return f.counted.n
+// consumed returns how many bytes of the current file were used.
+func (r *Reader) consumed() int64 {
+	if r.cur.counted != nil {
+		return r.cur.counted.n
 	}
-	return f.w.offset()
+	return r.w.offset()
 }
 
-// deliver appends the pending frame to the batch; false means that the batch's
-// buffer is full. Only frames of a mapped file need no copy.
-func (r *Reader) deliver(b *source.Batch) bool {
-	if r.cur.mapped == nil || r.cur.counted != nil {
-		n := len(r.pending.Data)
-		if cap(b.Buf)-len(b.Buf) < n {
-			if len(b.Frames) > 0 {
-				return false // frames point into Buf, so that it must stay
-			}
-			b.Buf = make([]byte, 0, max(n, windowSize))
-		}
-		at := len(b.Buf)
-		b.Buf = append(b.Buf, r.pending.Data...)
-		r.pending.Data = b.Buf[at : at+n : at+n]
-	}
-	b.Frames = append(b.Frames, r.pending)
-	r.frames++
-	r.bytes += uint64(len(r.pending.Data))
-	r.hasPending = false
-	return true
-}
-
-// due reports whether the pending frame's time has come. If it has not and wait is
-// true, it waits a little first.
-func (r *Reader) due(wait bool) bool {
-	ts := r.pending.TimestampNs
+// due reports whether the time of a frame has come. If it has not and wait is true,
+// it waits a little first.
+func (r *Reader) due(ts int64, wait bool) bool {
 	now := r.opts.Clock.Now()
 	if !r.paced {
 		r.paced, r.baseNs, r.baseWall, r.lastNs = true, ts, now, ts
@@ -357,7 +327,7 @@ func (r *Reader) Interfaces() []Interface {
 func (r *Reader) Stats() source.Stats {
 	s := source.Stats{Frames: r.frames, Bytes: r.bytes, Dropped: make(map[string]uint64), Offset: r.passed, Size: r.size}
 	if r.cur != nil {
-		s.Offset += r.cur.consumed()
+		s.Offset += r.consumed()
 	}
 	for i, n := range r.dropped {
 		if n > 0 {
@@ -378,19 +348,15 @@ func (r *Reader) Interrupt() {
 	})
 }
 
-// Close releases the inputs; frames delivered before are no longer valid. It must
-// not run beside Next. Interrupt after it does nothing.
+// Close releases the inputs. It must not run beside Next. Interrupt after it does
+// nothing.
 func (r *Reader) Close() error {
 	r.once.Do(func() { close(r.wake) })
 	if r.cur != nil {
 		r.finish(io.EOF)
 	}
-	r.hasPending, r.final = false, io.EOF
+	r.final = io.EOF
 	var err error
-	for _, m := range r.maps {
-		err = errors.Join(err, os.NewSyscallError("munmap", unix.Munmap(m)))
-	}
-	r.maps = nil
 	if r.wakeRead >= 0 {
 		err = errors.Join(err, unix.Close(r.wakeRead), unix.Close(r.wakeWrite))
 		r.wakeRead, r.wakeWrite = -1, -1
