@@ -234,3 +234,12 @@ func combine(k BinaryKind, x, y float32) float32 {
 		return max(x, y)
 	}
 }
+
+var unaryNames = [...]string{Relu: "relu", LeakyRelu: "leaky relu", Tanh: "tanh", Sigmoid: "sigmoid", Exp: "exp", Log: "log",
+	Abs: "abs", Sign: "sign", Sqrt: "sqrt", Neg: "neg", Floor: "floor", Trunc: "trunc", Clip: "clip"}
+
+func (k UnaryKind) String() string { return unaryNames[k] }
+
+var binaryNames = [...]string{Add: "add", Sub: "sub", Mul: "mul", Div: "div", Min: "min", Max: "max"}
+
+func (k BinaryKind) String() string { return binaryNames[k] }
