@@ -291,7 +291,7 @@ func (s *HLL) readCoupons(b []byte, count int, flags uint8) error {
 	if flags&hllFlagEmpty != 0 {
 		return nil
 	}
-	if len(b)%4 != 0 || count < 0 || count > len(b)/4 || (flags&hllFlagCompact != 0 && count != len(b)/4) {
+	if len(b)%4 != 0 || count > len(b)/4 || (flags&hllFlagCompact != 0 && count != len(b)/4) {
 		return fmt.Errorf("%w: HLL with %d coupons in %d bytes", ErrFormat, count, len(b))
 	}
 	seen := 0
@@ -330,11 +330,7 @@ func (s *HLL) readRegisters(b []byte, typ uint8) error {
 	case hllType6:
 		for i := range s.reg {
 			bit := i * 6
-			w := binary.LittleEndian.Uint16(data[min(bit/8, size-2):])
-			if bit/8 > size-2 {
-				w >>= 8
-			}
-			s.reg[i] = uint8(w>>(bit%8)) & 63
+			s.reg[i] = uint8(binary.LittleEndian.Uint16(data[bit/8:])>>(bit%8)) & 63
 		}
 	case hllType4:
 		exceptions := 0
@@ -346,7 +342,7 @@ func (s *HLL) readRegisters(b []byte, typ uint8) error {
 			s.reg[i] = v + curMin
 		}
 		pairs := data[size:]
-		if aux < 0 || exceptions != aux || len(pairs)%4 != 0 || len(pairs)/4 < aux {
+		if exceptions != aux || len(pairs)%4 != 0 || len(pairs)/4 < aux {
 			return fmt.Errorf("%w: HLL_4 with %d exceptions, %d stored", ErrFormat, exceptions, aux)
 		}
 		found := 0
