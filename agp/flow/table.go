@@ -110,14 +110,14 @@ const (
 	bitEmpty                        // cut by the active timeout, no packet since
 )
 
-// MaxOutputs is how many models can score one flow.
-const MaxOutputs = 4
+// MaxOutputs is how many models' answers a flow keeps: one per record field.
+const MaxOutputs = 2
 
-// Score is a model's answer as kept per flow; Model and Class index tables of the caller.
+// Score is a model's answer as a flow keeps it. Answer is a number that the
+// caller gives to (model, label), 0 if there is none.
 type Score struct {
-	Model uint16 // 0 = none
-	Class uint16
-	Score float32
+	Answer uint16
+	Score  float32
 }
 
 const (

@@ -43,6 +43,10 @@ type Config struct {
 	// Key makes hashes unpredictable. The zero key makes runs repeatable, which
 	// suits captures; live traffic wants a random one.
 	Key [16]byte
+	// Observe, if set, is called by the workers for every flow that reaches one of
+	// Flow.Triggers and for every flow that ends; it may read r from t. The flow
+	// table then collects what Flow says instead of what Models need.
+	Observe func(t *flow.Table, r flow.Ref, end bool)
 	// Now lets time pass while a live source delivers nothing; nil for captures,
 	// which are timed by their packets alone.
 	Now func() int64
@@ -125,9 +129,6 @@ func New(cfg Config) (*Pipeline, error) {
 	if cfg.Batch == 0 {
 		cfg.Batch = DefaultBatch
 	}
-	if cfg.Models == nil {
-		cfg.Models = new(model.Set)
-	}
 	p := &Pipeline{
 		cfg:       cfg,
 		parser:    packet.Parser{Decap: cfg.Decap},
@@ -163,9 +164,6 @@ func New(cfg Config) (*Pipeline, error) {
 
 // SwapModels implements pipeline.Pipeline: each worker takes the set over before its next batch.
 func (p *Pipeline) SwapModels(s *model.Set) {
-	if s == nil {
-		s = new(model.Set)
-	}
 	p.models.Store(s)
 }
 

@@ -54,7 +54,10 @@ type events struct {
 }
 
 // eventsPerBatch bounds what one events value holds, and so the memory of a run.
-const eventsPerBatch = 256
+const (
+	eventsPerBatch    = 256
+	eventsPerCallback = 2 // a record and its alert
+)
 
 // last is the mark after a whole batch: no event of packet seq is left.
 func last(seq uint64) position { return position{seq, true, math.MaxUint64} }

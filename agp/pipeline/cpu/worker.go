@@ -90,15 +90,21 @@ func (w *worker) tick(t tick) {
 	w.sketches.tick(t.ns)
 	if w.id == 0 { // time is the same for all queues: one tells the collector
 		w.at.start = math.MaxUint64
+		w.room()
 		w.out.ticks = append(w.out.ticks, t.ns)
 		w.event(eventTick, int32(len(w.out.ticks)-1))
 	}
 }
 
-// event appends to out and sends it on when full.
+// event appends to out; room was made before.
 func (w *worker) event(kind eventKind, index int32) {
 	w.out.list = append(w.out.list, event{w.at, kind, index})
-	if len(w.out.list) >= eventsPerBatch {
+}
+
+// room sends out on if it cannot take the events of one more callback. Indices
+// into out stay valid until the next call.
+func (w *worker) room() {
+	if len(w.out.list)+eventsPerCallback > eventsPerBatch {
 		w.scorer.flush()
 		w.send(w.at)
 	}
@@ -113,6 +119,7 @@ func (w *worker) send(mark position) {
 
 // Started implements flow.Handler.
 func (w *worker) Started(r flow.Ref, k *flow.Packet) {
+	w.room()
 	e := w.table.Endpoints(r)
 	w.sketches.start(&e.Src, &e.Dst, e.DstPort, k)
 	s := detect.FlowStart{
@@ -132,13 +139,23 @@ func (w *worker) Progress(r flow.Ref, packets, bytes uint64) {
 }
 
 // Mature implements flow.Handler.
-func (w *worker) Mature(r flow.Ref) { w.scorer.mature(r) }
+func (w *worker) Mature(r flow.Ref) {
+	if w.p.cfg.Observe != nil {
+		w.p.cfg.Observe(w.table, r, false)
+	}
+	w.room()
+	w.scorer.mature(r)
+}
 
 // Ended implements flow.Handler.
 func (w *worker) Ended(r flow.Ref, reason telemetry.EndReason) {
 	if !w.at.packet {
 		w.at.start = w.table.StartSeq(r)
 	}
+	if w.p.cfg.Observe != nil {
+		w.p.cfg.Observe(w.table, r, true)
+	}
+	w.room()
 	rec, i := w.out.record()
 	w.table.Record(r, reason, rec)
 	rec.Queue, rec.Interface = uint16(w.id), w.p.cfg.Interface

@@ -1,0 +1,269 @@
+package cpu
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/agp-net/telegraf-agp/agp/flow"
+	"github.com/agp-net/telegraf-agp/agp/internal/testcap"
+	"github.com/agp-net/telegraf-agp/agp/packet"
+	"github.com/agp-net/telegraf-agp/agp/source"
+	"github.com/agp-net/telegraf-agp/agp/source/pcap"
+	"github.com/agp-net/telegraf-agp/agp/telemetry"
+)
+
+// frames is a source over frames in memory.
+type frames struct {
+	list []source.Frame
+	pos  int
+	err  error // instead of io.EOF
+}
+
+func (f *frames) Next(b *source.Batch) (int, error) {
+	if f.pos == len(f.list) {
+		if f.err != nil {
+			return 0, f.err
+		}
+		return 0, io.EOF
+	}
+	n := copy(b.Frames, f.list[f.pos:])
+	f.pos += n
+	return n, nil
+}
+func (f *frames) Stats() source.Stats { return source.Stats{} }
+func (f *frames) Interrupt()          { f.pos = len(f.list) }
+func (f *frames) Close() error        { return nil }
+
+// lines keeps everything a pipeline says, as JSON lines without the queue.
+type lines struct {
+	records []string
+	alerts  []string
+	packets uint64
+}
+
+func (l *lines) Record(r *telemetry.Record) {
+	c := *r
+	c.Queue = 0
+	l.records = append(l.records, string(telemetry.AppendJSON(nil, &c)))
+	l.packets += r.Dir[0].Packets + r.Dir[1].Packets
+}
+func (l *lines) Alert(a *telemetry.Alert) {
+	l.alerts = append(l.alerts, string(telemetry.AppendAlertJSON(nil, a)))
+}
+
+func run(t testing.TB, cfg Config) (*lines, *telemetry.Snapshot) {
+	l := &lines{}
+	cfg.Sink = l
+	p, err := New(cfg)
+	require.NoError(t, err)
+	require.NoError(t, p.Run(context.Background()))
+	var s telemetry.Snapshot
+	p.Snapshot(&s)
+	return l, &s
+}
+
+// traffic makes frames of a few hundred flows: TCP with and without handshake,
+// UDP, fragments, garbage; times go back now and then.
+func traffic(seed uint64, n int) []source.Frame {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	ts := int64(1_700_000_000_000_000_000)
+	list := make([]source.Frame, n)
+	for i := range list {
+		ts += rng.Int64N(40e6)
+		if rng.IntN(500) == 0 {
+			ts += rng.Int64N(120e9)
+		}
+		if rng.IntN(400) == 0 {
+			ts -= rng.Int64N(100e9)
+		}
+		list[i] = source.Frame{Data: frame(rng), TimestampNs: ts, LinkType: 1}
+		list[i].WireLen = uint32(len(list[i].Data))
+		if rng.IntN(20) == 0 { // cut by a snap length
+			list[i].Data = list[i].Data[:rng.IntN(len(list[i].Data)+1)]
+		}
+	}
+	return list
+}
+
+func frame(rng *rand.Rand) []byte {
+	payload := rng.IntN(200)
+	l4 := 8
+	proto := byte(packet.ProtoUDP)
+	if rng.IntN(2) == 0 {
+		l4, proto = 20, packet.ProtoTCP
+	}
+	b := make([]byte, 14+20+l4+payload)
+	b[12], b[13] = 8, 0
+	ip := b[14:]
+	ip[0], ip[8], ip[9] = 0x45, 64, proto
+	n := 20 + l4 + payload
+	ip[2], ip[3] = byte(n>>8), byte(n)
+	ip[5] = byte(rng.IntN(4)) // identification
+	switch rng.IntN(30) {
+	case 0:
+		ip[6] = 0x20 // first fragment
+	case 1:
+		ip[7] = 5 // later fragment
+	}
+	a, c := byte(rng.IntN(12)), byte(rng.IntN(12))
+	copy(ip[12:], []byte{10, 0, 0, a, 10, 0, 0, c})
+	tp := ip[20:]
+	tp[1], tp[3] = byte(rng.IntN(3)), byte(rng.IntN(3))
+	if proto == packet.ProtoTCP {
+		tp[7], tp[11], tp[12], tp[15] = byte(rng.IntN(50)), byte(rng.IntN(50)), 5<<4, byte(rng.IntN(3))
+		tp[13] = []byte{2, 0x12, 0x10, 0x18, 0x11, 4, 0x14}[rng.IntN(7)]
+	} else {
+		u := 8 + payload
+		tp[4], tp[5] = byte(u>>8), byte(u)
+	}
+	if rng.IntN(50) == 0 {
+		b[12], b[13] = 8, 6 // ARP
+	}
+	for i := range payload {
+		tp[l4+i] = byte(rng.Uint32())
+	}
+	return b
+}
+
+// TestFeature14SameRecordsForAnyPartition: 1 or 16 queues, batch 1 or 32 give the
+// same records and alerts in the same order.
+func TestFeature14SameRecordsForAnyPartition(t *testing.T) {
+	for seed := range uint64(6) {
+		list := traffic(seed, 20000)
+		cfg := func(queues, batch int) Config {
+			return Config{Source: &frames{list: list}, Queues: queues, Batch: batch,
+				Flow: flow.Config{IdleNs: 5e9, ActiveNs: 30e9, LingerNs: 2e9}}
+		}
+		want, _ := run(t, cfg(1, 1))
+		require.NotEmpty(t, want.records)
+		for _, q := range []int{1, 2, 3, 16} {
+			for _, b := range []int{1, 32, 4096} {
+				got, s := run(t, cfg(q, b))
+				require.Zero(t, s.Missing())
+				require.Equal(t, want.records, got.records, "%d queues, batch %d", q, b)
+				require.Equal(t, want.alerts, got.alerts, "%d queues, batch %d", q, b)
+			}
+		}
+	}
+}
+
+// TestAccountingIdentity: packets seen = packets in records + packets counted by drop reason.
+func TestAccountingIdentity(t *testing.T) {
+	for seed := range uint64(20) {
+		list := traffic(100+seed, 3000)
+		l, s := run(t, Config{Source: &frames{list: list}, Queues: 3, Flow: flow.Config{MaxFlows: 10 + int(seed)}})
+		var dropped uint64
+		for _, n := range s.Engine.Drops {
+			dropped += n
+		}
+		require.EqualValues(t, len(list), s.Engine.PacketsSeen)
+		require.EqualValues(t, len(list), l.packets+dropped)
+		require.Equal(t, l.packets, s.Engine.PacketsRecorded)
+		require.EqualValues(t, len(l.records), s.Engine.Records)
+		require.Zero(t, s.Engine.PacketsActive)
+		require.Zero(t, s.Missing())
+		require.NotZero(t, s.Engine.Evictions)
+		require.NotZero(t, s.Engine.Drops["non_ip_arp"])
+	}
+}
+
+func TestAccountingIdentityOnEveryCapture(t *testing.T) {
+	for _, path := range testcap.All(t) {
+		src, err := pcap.Open([]string{path}, pcap.Options{})
+		if err != nil {
+			t.Errorf("%s: %v", path, err)
+			continue
+		}
+		l := &lines{}
+		p, err := New(Config{Source: src, Sink: l, Queues: 2})
+		require.NoError(t, err)
+		runErr := p.Run(context.Background())
+		var s telemetry.Snapshot
+		p.Snapshot(&s)
+		frames := src.Stats().Frames
+		require.NoError(t, src.Close())
+		if runErr != nil && !strings.Contains(path, "pgsql-5000") { // cut inside its last packet
+			t.Errorf("%s: %v", path, runErr)
+		}
+		require.Zero(t, s.Missing(), path)
+		require.Equal(t, frames, s.Engine.PacketsSeen, path)
+		require.Equal(t, l.packets, s.Engine.PacketsRecorded, path)
+	}
+}
+
+func TestEndOfInputWithErrorStillFlushes(t *testing.T) {
+	broken := fmt.Errorf("broken")
+	l := &lines{}
+	p, err := New(Config{Source: &frames{list: traffic(1, 500), err: broken}, Sink: l})
+	require.NoError(t, err)
+	require.ErrorIs(t, p.Run(context.Background()), broken)
+	var s telemetry.Snapshot
+	p.Snapshot(&s)
+	require.Zero(t, s.Missing())
+	require.NotEmpty(t, l.records)
+}
+
+func TestCancelFlushesWhatWasRead(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	l := &lines{}
+	p, err := New(Config{Source: &frames{list: traffic(1, 5000)}, Sink: l})
+	require.NoError(t, err)
+	require.NoError(t, p.Run(ctx))
+	var s telemetry.Snapshot
+	p.Snapshot(&s)
+	require.Zero(t, s.Missing())
+}
+
+func TestConfigErrorsNameTheSetting(t *testing.T) {
+	src := &frames{}
+	for text, cfg := range map[string]Config{
+		"source":         {Sink: &lines{}},
+		"sink":           {Source: src},
+		"queues = 1000":  {Source: src, Sink: &lines{}, Queues: 1000},
+		"batch = -1":     {Source: src, Sink: &lines{}, Batch: -1},
+		"top_k = 99999":  {Source: src, Sink: &lines{}, Sketch: SketchConfig{TopK: 99999}},
+		`feature "wide"`: {Source: src, Sink: &lines{}, Sketch: SketchConfig{Feature: "wide"}},
+	} {
+		_, err := New(cfg)
+		require.ErrorIs(t, err, ErrConfig)
+		require.ErrorContains(t, err, text)
+	}
+}
+
+// TestLiveTimePassesWithoutPackets: with a clock, idle flows end while a source is silent.
+func TestLiveTimePassesWithoutPackets(t *testing.T) {
+	list := traffic(1, 100)
+	now := list[len(list)-1].TimestampNs
+	l := &lines{}
+	silent := &quiet{frames: frames{list: list}}
+	p, err := New(Config{Source: silent, Sink: l, Now: func() int64 { now += 2e9; return now }})
+	require.NoError(t, err)
+	silent.until = func() bool {
+		var s telemetry.Snapshot
+		p.Snapshot(&s)
+		return s.Engine.FlowsActive == 0 && s.Engine.Records > 0
+	}
+	require.NoError(t, p.Run(context.Background()))
+	require.False(t, slices.ContainsFunc(l.records, func(s string) bool { return strings.Contains(s, `"flushed"`) }))
+}
+
+// quiet delivers nothing after its frames until until holds.
+type quiet struct {
+	frames
+	until func() bool
+}
+
+func (q *quiet) Next(b *source.Batch) (int, error) {
+	if q.pos == len(q.list) && !q.until() {
+		return 0, nil
+	}
+	return q.frames.Next(b)
+}

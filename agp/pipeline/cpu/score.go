@@ -1,0 +1,250 @@
+package cpu
+
+import (
+	"encoding/binary"
+	"time"
+
+	"github.com/agp-net/telegraf-agp/agp/flow"
+	"github.com/agp-net/telegraf-agp/agp/model"
+	"github.com/agp-net/telegraf-agp/agp/sketch"
+	"github.com/agp-net/telegraf-agp/agp/telemetry"
+)
+
+// keyWord folds a key for the hashes that take 64 bits of it.
+func keyWord(key [16]byte) uint64 {
+	return binary.LittleEndian.Uint64(key[:8]) ^ binary.LittleEndian.Uint64(key[8:])
+}
+
+// scorer runs the models of one worker. Flows are scored in batches; until a
+// batch has run, its answers are owed to an active flow or to a record that is
+// already on its way to the collector.
+type scorer struct {
+	w      *worker
+	models *model.Scorer
+	owed   [model.BatchSize]owed
+	// answers are the label tables of flow.Score: number - 1 is the index.
+	answers []telemetry.Output
+	number  map[answer]uint16
+
+	taken      time.Time // when the batch at hand came from the source
+	inferences uint64
+	latency    *sketch.Quantiles // ns from taken to the answer
+}
+
+// answer is what a flow.Score stands for.
+type answer struct{ model, label string }
+
+// owed says who gets the answers of a slot.
+type owed struct {
+	ref    flow.Ref
+	start  uint64
+	record int32 // in the worker's out, -1: the active flow
+	alert  int32 // in the worker's out, filled if the answer is a finding
+	mask   model.Mask
+}
+
+func newScorer(w *worker) *scorer {
+	return &scorer{w: w, models: model.NewScorer(), number: map[answer]uint16{}, latency: sketch.NewQuantiles()}
+}
+
+// use takes a set over; nothing is owed between batches.
+func (s *scorer) use(set *model.Set) {
+	if set == s.models.Set() {
+		return
+	}
+	s.models.Use(set)
+	if s.w.p.cfg.Observe == nil {
+		s.w.table.Collect(set.Needs(model.HeadSet), set.LastTrigger(model.HeadSet), set.Triggers())
+	}
+}
+
+// speaks takes out of the mask the models without evidence: no head features, or
+// no payload byte among them.
+func (s *scorer) speaks(mask model.Mask, head *model.Head) model.Mask {
+	if head != nil && head.PayloadLen[0]|head.PayloadLen[1] != 0 {
+		return mask
+	}
+	for i, m := range s.models.Set().Models() {
+		if m.Features == model.HeadSet {
+			mask &^= 1 << i
+		}
+	}
+	return mask
+}
+
+var noHead model.Head
+
+// mature is called when an active flow reaches a trigger.
+func (s *scorer) mature(r flow.Ref) {
+	t := s.w.table
+	head := t.Head(r)
+	mask := s.speaks(s.models.Set().Hit(t.Packets(r)), head)
+	if mask == 0 {
+		return
+	}
+	if head == nil {
+		head = &noHead
+	}
+	var size [telemetry.SizeBins]uint32
+	var delay [telemetry.DelayBins]uint32
+	t.Histograms(r, &size, &delay)
+	s.add(mask, model.Features{Size: &size, Delay: &delay, Head: head}, owed{ref: r, start: t.StartSeq(r), record: -1})
+}
+
+// ended is called with the record of a flow that ends: what the flow is owed goes
+// to the record, which is scored again unless its last packet was a trigger.
+func (s *scorer) ended(r flow.Ref, rec *telemetry.Record, index int32) {
+	t := s.w.table
+	scores := t.Outputs(r)
+	for i := range scores {
+		if a := &scores[i]; a.Answer != 0 {
+			o := s.answers[a.Answer-1]
+			o.Score = a.Score
+			rec.Outputs = append(rec.Outputs, o)
+		}
+	}
+	start := t.StartSeq(r)
+	for i := range s.models.Len() {
+		if o := &s.owed[i]; o.record < 0 && o.start == start {
+			o.record = index
+		}
+	}
+	n := t.Packets(r)
+	head := t.Head(r)
+	set := s.models.Set()
+	mask := s.speaks(set.End(n)&^set.Hit(n), head)
+	if mask == 0 {
+		return
+	}
+	if head == nil {
+		head = &noHead
+	}
+	s.add(mask, model.Features{Size: &rec.SizeHist, Delay: &rec.DelayHist, Head: head}, owed{start: start, record: index})
+}
+
+// add queues one flow. Its alert has a place in the order of events now and
+// content, if any, after the batch has run.
+func (s *scorer) add(mask model.Mask, f model.Features, o owed) {
+	out := s.w.out
+	out.alerts = append(out.alerts, telemetry.Alert{})
+	o.alert, o.mask = int32(len(out.alerts)-1), mask
+	s.owed[s.models.Add(mask, f)] = o
+	if s.models.Full() {
+		s.flush()
+	}
+	s.w.event(eventAlert, o.alert)
+}
+
+// flush scores what is queued and hands the answers out.
+func (s *scorer) flush() {
+	n := s.models.Len()
+	if n == 0 {
+		return
+	}
+	s.models.Run()
+	ns := float64(time.Since(s.taken))
+	models := s.models.Set().Models()
+	for slot := range n {
+		o := &s.owed[slot]
+		outputs := s.models.Outputs(slot)
+		s.inferences += uint64(len(outputs))
+		s.latency.Add(ns)
+		k := 0
+		for i, m := range models {
+			if o.mask&(1<<i) != 0 {
+				s.give(o, m, outputs[k])
+				k++
+			}
+		}
+	}
+	s.models.Reset()
+}
+
+// give hands one answer to the flow or record. A class that is a finding raises
+// an alert when the flow gets it, not each time it is confirmed.
+func (s *scorer) give(o *owed, m *model.Model, out telemetry.Output) {
+	before := ""
+	if o.record >= 0 {
+		rec := &s.w.out.records[o.record]
+		before = put(rec, out)
+		if m.Alert(out.Label) && before != out.Label {
+			s.alert(o, rec, m, out)
+		}
+		return
+	}
+	score := s.slot(o, out.Field)
+	if score == nil {
+		return
+	}
+	if score.Answer != 0 {
+		before = s.answers[score.Answer-1].Label
+	}
+	score.Answer, score.Score = s.intern(out), out.Score
+	if m.Alert(out.Label) && before != out.Label {
+		var rec telemetry.Record
+		s.w.table.Record(o.ref, 0, &rec)
+		s.alert(o, &rec, m, out)
+	}
+}
+
+// put sets the output of a field and returns the label it replaces.
+func put(rec *telemetry.Record, out telemetry.Output) (before string) {
+	for i := range rec.Outputs {
+		if rec.Outputs[i].Field == out.Field {
+			before = rec.Outputs[i].Label
+			rec.Outputs[i] = out
+			return before
+		}
+	}
+	rec.Outputs = append(rec.Outputs, out)
+	return ""
+}
+
+// slot finds the flow's place for a field's answer: its own, or a free one.
+func (s *scorer) slot(o *owed, field string) *flow.Score {
+	if !s.w.table.Valid(o.ref, o.start) {
+		return nil
+	}
+	scores := s.w.table.Outputs(o.ref)
+	var free *flow.Score
+	for i := range scores {
+		switch a := scores[i].Answer; {
+		case a == 0:
+			if free == nil {
+				free = &scores[i]
+			}
+		case s.answers[a-1].Field == field:
+			return &scores[i]
+		}
+	}
+	return free
+}
+
+// intern numbers an answer. Sets change rarely, so the table stays small; when
+// the numbers are used up (thousands of swaps) further answers are not kept by flows.
+func (s *scorer) intern(out telemetry.Output) uint16 {
+	k := answer{out.Model, out.Label}
+	if n, ok := s.number[k]; ok {
+		return n
+	}
+	if len(s.answers) == 1<<16-1 {
+		return 0
+	}
+	s.answers = append(s.answers, out)
+	n := uint16(len(s.answers))
+	s.number[k] = n
+	return n
+}
+
+// alertClassified is the kind of alerts that models raise.
+const alertClassified = "classified"
+
+func (s *scorer) alert(o *owed, r *telemetry.Record, m *model.Model, out telemetry.Output) {
+	s.w.out.alerts[o.alert] = telemetry.Alert{
+		TimeNs: r.EndNs, Kind: alertClassified, Class: out.Label,
+		Src: telemetry.Addr(r.IPVersion, &r.Src).String(), Dst: telemetry.Addr(r.IPVersion, &r.Dst).String(),
+		SrcPort: r.SrcPort, DstPort: r.DstPort, Protocol: r.Protocol,
+		Count: r.Dir[0].Packets + r.Dir[1].Packets, Threshold: float64(m.Threshold), Score: float64(out.Score),
+		WindowNs: r.EndNs - r.StartNs, Model: out.Model,
+	}
+}
