@@ -361,10 +361,13 @@ def cnn(name, inputs, classes, scaled):
     """The 13,393-parameter 1-D CNN, and the same with log counts and a softmax."""
     g = Graph(name, inputs, inp=counts(inputs))
     x = "x"
+    length = inputs
     if scaled:
         x = g.op("Log", g.op("Add", x, g.const([1.0])))
-    y = g.view(x, 1, inputs)
-    length = inputs
+    else:  # the published net reads the size bins only
+        length = 95
+        x = g.op("Slice", x, g.ints(0), g.ints(length), g.ints(1))
+    y = g.view(x, 1, length)
     channels = 1
     for filters, k, p in ((64, 4, 3), (32, 2, 2), (16, 3, 2)):
         y = g.op("Relu", g.op("Conv", y, g.rand(filters, channels, k), g.rand(filters, scale=0.05)))
@@ -388,7 +391,7 @@ def cnn(name, inputs, classes, scaled):
 
 @case
 def cnn95():
-    return cnn("cnn95", 95, 1, False)
+    return cnn("cnn95", 159, 1, False)
 
 
 @case
