@@ -31,7 +31,7 @@ build: ## build/telegraf-agp
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BUILD)/telegraf-agp ./agp/cmd/telegraf-agp
 
 $(BUILD)/telegraf: $(wildcard tests/telegraf/*)
-	CGO_ENABLED=0 $(GO) build -C tests/telegraf -mod=readonly -trimpath -ldflags '-s -w' -tags "$$(cat tests/telegraf/tags)" -o $(CURDIR)/$@ \
+	CGO_ENABLED=0 $(GO) build -C tests/telegraf -mod=readonly -trimpath -ldflags '-s -w -X github.com/influxdata/telegraf/internal.Version=1.37.2' -tags "$$(cat tests/telegraf/tags)" -o $(CURDIR)/$@ \
 	  github.com/influxdata/telegraf/cmd/telegraf
 
 demo: build $(BUILD)/telegraf ## synthetic capture -> telegraf -> plugin -> metrics, and what was expected

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"os/exec"
@@ -300,10 +301,7 @@ func TestSignalsOfTheProcess(t *testing.T) {
 			_, err = stdout.Read(make([]byte, 1))
 			require.NoError(t, err)
 			require.NoError(t, cmd.Process.Signal(s))
-			go func() {
-				for buf := make([]byte, 4096); err == nil; _, err = stdout.Read(buf) {
-				}
-			}()
+			go func() { _, _ = io.Copy(io.Discard, stdout) }()
 			state, err := cmd.Process.Wait()
 			require.NoError(t, err)
 			require.Equal(t, ExitOK, state.ExitCode())

@@ -21,20 +21,25 @@ func newUnique(window int) *unique {
 
 // claim returns the first time not before ns that the series has not used.
 func (u *unique) claim(series uint64, ns int64) int64 {
-	next, used := u.lookup(fingerprint(series, ns))
-	if !used {
-		u.store(fingerprint(series, ns), 1)
-		return ns
-	}
-	t := ns + next
+	t := ns
 	for {
-		if _, used := u.lookup(fingerprint(series, t)); !used {
+		next, used := u.lookup(fingerprint(series, t))
+		if !used {
 			break
 		}
-		t++
+		t += next
+	}
+	// Shorten the way for those that come after.
+	for at := ns; at < t; {
+		fp := fingerprint(series, at)
+		next, used := u.lookup(fp)
+		if !used {
+			break // forgotten meanwhile
+		}
+		u.store(fp, t-at+1)
+		at += next
 	}
 	u.store(fingerprint(series, t), 1)
-	u.store(fingerprint(series, ns), t-ns+1)
 	return t
 }
 

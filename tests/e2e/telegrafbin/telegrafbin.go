@@ -70,7 +70,7 @@ func Path(ctx context.Context, progress io.Writer) (string, error) {
 	fmt.Fprintf(progress, "Building telegraf %s once, into %s\n", Version, dir)
 	temporary := path + ".new"
 	cmd := exec.CommandContext(ctx, "go", "build", "-C", module, "-mod=readonly", "-trimpath", "-tags", tags,
-		"-ldflags", "-s -w", "-o", temporary, "github.com/influxdata/telegraf/cmd/telegraf")
+		"-ldflags", "-s -w -X github.com/influxdata/telegraf/internal.Version="+strings.TrimPrefix(Version, "v"), "-o", temporary, "github.com/influxdata/telegraf/cmd/telegraf")
 	// The race detector and coverage of a calling test are not wanted here.
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
 	cmd.Stdout, cmd.Stderr = progress, progress
