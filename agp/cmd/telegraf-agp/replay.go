@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/signal"
 	"runtime"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -253,10 +255,10 @@ func (s *tableSink) finish(snap *telemetry.Snapshot, seconds float64) error {
 	t := tabwriter.NewWriter(s.w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "packets\t%d\t%.2f Mpps\n", e.PacketsSeen, float64(e.PacketsSeen)/seconds/1e6)
 	fmt.Fprintf(t, "in records\t%d\t%d records\n", e.PacketsRecorded, e.Records)
-	for _, reason := range telemetry.SortedKeys(e.Drops) {
+	for _, reason := range slices.Sorted(maps.Keys(e.Drops)) {
 		fmt.Fprintf(t, "not in a flow\t%d\t%s\n", e.Drops[reason], reason)
 	}
-	for _, reason := range telemetry.SortedKeys(e.Errors) {
+	for _, reason := range slices.Sorted(maps.Keys(e.Errors)) {
 		fmt.Fprintf(t, "input fault\t%d\t%s\n", e.Errors[reason], reason)
 	}
 	fmt.Fprintf(t, "\nprotocol\tapp\tclass\tflows\tpackets\tbytes\n")
