@@ -216,6 +216,12 @@ func samples() []sample {
 				in.SrcPort, in.DstPort, in.PayloadLen, in.PayloadCap = 0, 0, 11, 11
 				in.Flags = FlagFragment | FlagFragmentLater
 			})),
+		eth("tcp_header_split_by_fragment", macs+"08 00"+
+			"45 00 00 1c 00 07 20 00 40 06 00 00 0a 00 00 01 0a 00 00 02 04 d2 00 50 00 00 00 64",
+			with(wantUDP4(42), func(in *Info) {
+				in.Protocol, in.SrcPort, in.DstPort, in.L3Len, in.Flags = ProtoTCP, 1234, 80, 28, FlagFragment
+				in.PayloadLen, in.PayloadCap = 0, 0
+			})),
 		eth("ip6_first_fragment", macs+"86 dd"+"60 00 00 00 00 13 2c 40"+src6+dst6+
 			"11 00 00 01 00 00 00 09"+"14 e9 00 35 10 00 00 00 61 62 63",
 			with(wantUDP6(70), func(in *Info) { in.L3Len, in.FragmentID, in.Flags = 59, 9, FlagFragment })),

@@ -38,7 +38,7 @@ func (p *Parser) transport(c cursor, in *Info) Verdict {
 	switch in.Protocol {
 	case ProtoTCP:
 		if len(f) < tcpHeader || l4 < tcpHeader {
-			return TruncatedL4
+			return tinyFragment(c, in)
 		}
 		in.SrcPort = binary.BigEndian.Uint16(f)
 		in.DstPort = binary.BigEndian.Uint16(f[2:])
@@ -93,6 +93,19 @@ func (p *Parser) transport(c cursor, in *Info) Verdict {
 		}
 	}
 	return payload(c, in)
+}
+
+// tinyFragment handles a TCP header that is not all there: a first fragment that
+// splits it still names its flow. Anything else would be a packet without flags,
+// which is worse than one that is counted as dropped.
+func tinyFragment(c cursor, in *Info) Verdict {
+	f := c.rest()
+	if in.Flags&FlagFragment == 0 || len(f) < 4 || c.lim-c.off < 4 {
+		return TruncatedL4
+	}
+	in.SrcPort = binary.BigEndian.Uint16(f)
+	in.DstPort = binary.BigEndian.Uint16(f[2:])
+	return after(c, tcpHeader, in)
 }
 
 func icmp(c cursor, in *Info) Verdict {
