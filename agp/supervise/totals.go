@@ -81,7 +81,7 @@ func (t *totals) merged(dst *telemetry.Snapshot) {
 	for i := range b.Traffic {
 		r := &b.Traffic[i]
 		if k, ok := at[trafficKey{r.App, r.Class, r.Protocol}]; ok {
-			addTraffic(&dst.Traffic[k], r)
+			dst.Traffic[k].Add(r)
 			continue
 		}
 		dst.Traffic = append(dst.Traffic, *r)
@@ -107,21 +107,6 @@ func (t *totals) merged(dst *telemetry.Snapshot) {
 		d.Bytes += q.Bytes
 		d.Drops = addCounts(d.Drops, q.Drops)
 	}
-}
-
-func addTraffic(dst, r *telemetry.TrafficRow) {
-	dst.Flows += r.Flows
-	dst.Packets += r.Packets
-	dst.Bytes += r.Bytes
-	dst.Retransmits += r.Retransmits
-	dst.OutOfOrder += r.OutOfOrder
-	dst.ZeroWindows += r.ZeroWindows
-	dst.ConnectionsOpen += r.ConnectionsOpen
-	dst.ConnectionsFailed += r.ConnectionsFailed
-	dst.FirstReplySumNs += r.FirstReplySumNs
-	dst.FirstReplyCount += r.FirstReplyCount
-	dst.HandshakeSumNs += r.HandshakeSumNs
-	dst.HandshakeCount += r.HandshakeCount
 }
 
 func addCounts(a, b map[string]uint64) map[string]uint64 {

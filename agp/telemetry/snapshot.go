@@ -36,6 +36,22 @@ type TrafficRow struct {
 	HandshakeCount    uint64
 }
 
+// Add adds the counters of o to r.
+func (r *TrafficRow) Add(o *TrafficRow) {
+	r.Flows += o.Flows
+	r.Packets += o.Packets
+	r.Bytes += o.Bytes
+	r.Retransmits += o.Retransmits
+	r.OutOfOrder += o.OutOfOrder
+	r.ZeroWindows += o.ZeroWindows
+	r.ConnectionsOpen += o.ConnectionsOpen
+	r.ConnectionsFailed += o.ConnectionsFailed
+	r.FirstReplySumNs += o.FirstReplySumNs
+	r.FirstReplyCount += o.FirstReplyCount
+	r.HandshakeSumNs += o.HandshakeSumNs
+	r.HandshakeCount += o.HandshakeCount
+}
+
 // TopRow is one entry of a heavy-hitter list. Rank counts from 1 within a
 // metric. Key parts that the metric does not have are empty.
 type TopRow struct {

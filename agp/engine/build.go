@@ -1,0 +1,206 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/agp-net/telegraf-agp/agp/flow"
+	"github.com/agp-net/telegraf-agp/agp/model"
+	"github.com/agp-net/telegraf-agp/agp/packet"
+	"github.com/agp-net/telegraf-agp/agp/pipeline"
+	"github.com/agp-net/telegraf-agp/agp/pipeline/cpu"
+	"github.com/agp-net/telegraf-agp/agp/source"
+	"github.com/agp-net/telegraf-agp/agp/source/pcap"
+	"github.com/agp-net/telegraf-agp/agp/telemetry/agppb"
+)
+
+// Build is the Builder of the program: it opens the source and models that conf
+// names and makes a CPU pipeline.
+func Build(conf *agppb.Configure, sink pipeline.Sink, log Log) (*Built, error) {
+	if p := conf.GetPipeline(); p != "cpu" {
+		return nil, fmt.Errorf("%w: pipeline = %q, allowed is \"cpu\"", ErrConfig, p)
+	}
+	src, name, err := openSource(conf.GetSource())
+	if err != nil {
+		return nil, err
+	}
+	queues := int(min(conf.GetQueues(), cpu.MaxQueues+1)) // one too many is refused by the pipeline
+	if queues == 0 {
+		queues = min(runtime.GOMAXPROCS(0), cpu.MaxQueues)
+	}
+	m := &models{log: log}
+	p, err := cpu.New(cpu.Config{
+		Source: src, SourceName: conf.GetSource().GetKind(), Interface: conf.GetInterface(), Sink: sink, Queues: queues,
+		Decap: packet.Decap{
+			VXLAN: conf.GetDecap().GetVxlan(), GRE: conf.GetDecap().GetGre(),
+			Geneve: conf.GetDecap().GetGeneve(), GTPU: conf.GetDecap().GetGtpu(),
+		},
+		Flow: flow.Config{
+			IdleNs: conf.GetIdleTimeoutNs(), ActiveNs: conf.GetActiveTimeoutNs(),
+			MaxFlows: int(min(conf.GetMaxFlows(), math.MaxInt32)+uint64(queues)-1) / queues,
+			Key:      flow.KeyOptions{VLAN: conf.GetKeyVlan(), Tunnel: conf.GetKeyTunnel()},
+		},
+		Models: m.load(conf.GetModels()),
+		Sketch: cpu.SketchConfig{TopK: int(conf.GetTopK()), Serialize: conf.GetSketchState()},
+	})
+	if err != nil {
+		err = fmt.Errorf("%w: %w", ErrConfig, err)
+		return nil, errors.Join(err, m.close(), src.Close())
+	}
+	m.attach(p)
+	return &Built{
+		Pipeline: p, Source: name, Kind: "cpu", Models: m.names(), Queues: queues, Swap: m.swap,
+		Close: func() error { return errors.Join(m.close(), src.Close()) },
+	}, nil
+}
+
+// openSource opens what s names and says it in words.
+func openSource(s *agppb.Source) (source.Source, string, error) {
+	if s.GetKind() != "pcap" {
+		return nil, "", fmt.Errorf("%w: source = %q, allowed is \"pcap\"", ErrConfig, s.GetKind())
+	}
+	clock := newSkipClock(s.GetSkipFrames() > 0)
+	r, err := pcap.Open(s.GetFiles(), pcap.Options{Speed: s.GetSpeed(), Clock: clock})
+	if err != nil {
+		return nil, "", fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	name := "pcap " + filepath.Base(s.GetFiles()[0])
+	if n := len(s.GetFiles()); n > 1 {
+		name += fmt.Sprintf(" and %d more", n-1)
+	}
+	if s.GetSkipFrames() == 0 {
+		return r, name, nil
+	}
+	return &skipper{Source: r, left: s.GetSkipFrames(), clock: clock}, name, nil
+}
+
+// models keeps the registry of model files and the pipeline in step.
+type models struct {
+	log Log
+	// active is what a change of a file concerns: the registry in force and its
+	// pipeline. It is read by the registry's goroutine, which must not wait for mu.
+	active atomic.Pointer[active]
+
+	mu       sync.Mutex // serialises load, attach, swap and close
+	paths    []string
+	registry *watched
+	pipeline pipeline.Pipeline
+}
+
+type active struct {
+	registry *watched
+	pipeline pipeline.Pipeline
+}
+
+// watched is a registry, nil if there are no files.
+type watched struct{ *model.Registry }
+
+func (w *watched) set() *model.Set {
+	if w.Registry == nil {
+		return nil
+	}
+	return w.Set()
+}
+
+func (w *watched) close() error {
+	if w.Registry == nil {
+		return nil
+	}
+	return w.Close()
+}
+
+// open makes a registry. Files that are refused are logged and left out; the
+// registry picks them up when they have been repaired.
+func (m *models) open(paths []string) (*watched, error) {
+	w := &watched{}
+	if len(paths) == 0 {
+		return w, nil
+	}
+	r, err := model.NewRegistry(paths, model.Options{
+		OnRefused: func(_ string, err error) { m.log(agppb.Log_ERROR, "model refused: %v", err) },
+		OnSwap: func(s *model.Set) {
+			if a := m.active.Load(); a != nil && a.registry == w {
+				a.pipeline.SwapModels(s)
+				m.log(agppb.Log_INFO, "model files changed, now %v", ids(s))
+			}
+		},
+	})
+	if r == nil {
+		return nil, err
+	}
+	w.Registry = r // refused files were told to OnRefused
+	return w, nil
+}
+
+// load is the first step: the models that a new pipeline starts with.
+func (m *models) load(paths []string) *model.Set {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	w, err := m.open(paths)
+	if err != nil {
+		m.log(agppb.Log_ERROR, "models: %v", err)
+		w = &watched{}
+	}
+	m.registry, m.paths = w, slices.Clone(paths)
+	return w.set()
+}
+
+// attach is the second: from now on changes reach p.
+func (m *models) attach(p pipeline.Pipeline) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.pipeline = p
+	m.use(m.registry)
+}
+
+// use puts w in force.
+func (m *models) use(w *watched) {
+	m.registry = w
+	m.active.Store(&active{w, m.pipeline})
+	m.pipeline.SwapModels(w.set()) // also what changed before active was set
+}
+
+func (m *models) names() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return ids(m.registry.set())
+}
+
+// swap makes the models in paths score; the same paths again are read again.
+func (m *models) swap(paths []string) ([]string, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if slices.Equal(paths, m.paths) && m.registry.Registry != nil {
+		err := m.registry.Reload()
+		return ids(m.registry.set()), err
+	}
+	w, err := m.open(paths)
+	if err != nil {
+		return nil, err
+	}
+	old := m.registry
+	m.use(w)
+	m.paths = slices.Clone(paths)
+	return ids(w.set()), old.close()
+}
+
+func (m *models) close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.active.Store(nil)
+	return m.registry.close()
+}
+
+func ids(s *model.Set) []string {
+	var out []string
+	for _, m := range s.Models() {
+		out = append(out, m.ID())
+	}
+	return out
+}

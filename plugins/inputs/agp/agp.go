@@ -1,0 +1,387 @@
+package agp
+
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/influxdata/telegraf"
+	"github.com/influxdata/telegraf/config"
+	"github.com/influxdata/telegraf/plugins/inputs"
+
+	"github.com/agp-net/telegraf-agp/agp/supervise"
+	"github.com/agp-net/telegraf-agp/agp/telemetry"
+	"github.com/agp-net/telegraf-agp/agp/telemetry/agppb"
+)
+
+//go:embed sample.conf
+var sampleConfig string
+
+// ErrConfig wraps every complaint about the configuration; its message names
+// the key, the value and what is allowed.
+var ErrConfig = errors.New("invalid configuration")
+
+// AGP is the plugin. Exported fields are the configuration, see sample.conf.
+type AGP struct {
+	Source        string             `toml:"source"`
+	Files         []string           `toml:"files"`
+	Speed         float64            `toml:"speed"`
+	Interface     string             `toml:"interface"`
+	Pipeline      string             `toml:"pipeline"`
+	Queues        int                `toml:"queues"`
+	Models        []string           `toml:"models"`
+	IdleTimeout   config.Duration    `toml:"idle_timeout"`
+	ActiveTimeout config.Duration    `toml:"active_timeout"`
+	MaxFlows      int                `toml:"max_flows"`
+	Decap         []string           `toml:"decap"`
+	KeyVLAN       bool               `toml:"key_vlan"`
+	KeyTunnel     bool               `toml:"key_tunnel"`
+	TopK          int                `toml:"top_k"`
+	SketchState   bool               `toml:"sketch_state"`
+	SeriesLimit   int                `toml:"series_limit"`
+	EngineCommand []string           `toml:"engine_command"`
+	Flows         FlowsConfig        `toml:"flows"`
+	Detect        map[string]float64 `toml:"detect"`
+
+	Log telegraf.Logger `toml:"-"`
+
+	conf      *agppb.Configure
+	converter *Converter
+
+	mu         sync.Mutex // guards what follows against Stop
+	supervisor *supervise.Supervisor
+	acc        telegraf.Accumulator
+	snapshot   telemetry.Snapshot
+}
+
+// FlowsConfig is the table "flows".
+type FlowsConfig struct {
+	Emit         string  `toml:"emit"`
+	SampleEvery  int     `toml:"sample_every"`
+	MaxPerSecond float64 `toml:"max_per_second"`
+	Histograms   bool    `toml:"histograms"`
+}
+
+// SampleConfig implements telegraf.PluginDescriber.
+func (*AGP) SampleConfig() string { return sampleConfig }
+
+// New returns a plugin with the defaults of sample.conf.
+func New() *AGP {
+	return &AGP{
+		Source: "pcap", Pipeline: "cpu",
+		IdleTimeout: config.Duration(time.Minute), ActiveTimeout: config.Duration(5 * time.Minute),
+		MaxFlows: 1 << 18, TopK: 10, SeriesLimit: DefaultSeriesLimit,
+		Flows: FlowsConfig{Emit: "none", SampleEvery: 100, MaxPerSecond: 1000},
+	}
+}
+
+func init() {
+	inputs.Add("agp", func() telegraf.Input { return New() })
+}
+
+// bad says what is wrong with a key.
+func bad(key string, value any, allowed string) error {
+	if s, ok := value.(string); ok {
+		value = fmt.Sprintf("%q", s)
+	}
+	return fmt.Errorf("%w: %s = %v, allowed: %s", ErrConfig, key, value, allowed)
+}
+
+func oneOf(key, value string, allowed ...string) error {
+	if slices.Contains(allowed, value) {
+		return nil
+	}
+	return bad(key, value, `"`+strings.Join(allowed, `", "`)+`"`)
+}
+
+// check validates everything that needs no look at the machine.
+func (a *AGP) check() error {
+	within := func(key string, v, low, high int) error {
+		if v < low || v > high {
+			return bad(key, v, fmt.Sprintf("%d to %d", low, high))
+		}
+		return nil
+	}
+	atLeast := func(key string, v config.Duration, low time.Duration) error {
+		if d := time.Duration(v); d < low {
+			return bad(key, d, low.String()+" or more")
+		}
+		return nil
+	}
+	errs := []error{
+		oneOf("source", a.Source, "pcap"),
+		oneOf("pipeline", a.Pipeline, "cpu"),
+		within("queues", a.Queues, 0, 256),
+		atLeast("idle_timeout", a.IdleTimeout, time.Second),
+		atLeast("active_timeout", a.ActiveTimeout, time.Second),
+		within("max_flows", a.MaxFlows, 1024, 1<<26),
+		within("top_k", a.TopK, 1, 999),
+		within("series_limit", a.SeriesLimit, 1, 1_000_000),
+		oneOf("flows.emit", a.Flows.Emit, "none", "alerts", "sampled", "all"),
+		within("flows.sample_every", a.Flows.SampleEvery, 1, 1<<30),
+	}
+	if !(a.Speed >= 0 && a.Speed <= 1e6) { // written so that NaN fails too
+		errs = append(errs, bad("speed", a.Speed, "0 to 1000000"))
+	}
+	if !(a.Flows.MaxPerSecond >= 0 && a.Flows.MaxPerSecond <= 1e9) {
+		errs = append(errs, bad("flows.max_per_second", a.Flows.MaxPerSecond, "0 to 1000000000"))
+	}
+	for _, d := range a.Decap {
+		errs = append(errs, oneOf("decap", d, "vxlan", "gre", "geneve", "gtpu"))
+	}
+	if len(a.Files) == 0 {
+		errs = append(errs, bad("files", "[]", "at least one capture file"))
+	}
+	return errors.Join(errs...)
+}
+
+// Init implements telegraf.Initializer. It checks the configuration and starts nothing.
+func (a *AGP) Init() error {
+	if a.Interface == "" {
+		a.Interface = a.Source
+	}
+	if err := a.check(); err != nil {
+		return err
+	}
+	files, err := expand(a.Files)
+	if err != nil {
+		return err
+	}
+	models, err := a.modelFiles()
+	if err != nil {
+		return err
+	}
+	if a.EngineCommand, err = engineCommand(a.EngineCommand); err != nil {
+		return err
+	}
+	a.conf = &agppb.Configure{
+		Interface:       a.Interface,
+		Source:          &agppb.Source{Kind: a.Source, Files: files, Speed: a.Speed},
+		Pipeline:        a.Pipeline,
+		Queues:          uint32(a.Queues),
+		IdleTimeoutNs:   int64(a.IdleTimeout),
+		ActiveTimeoutNs: int64(a.ActiveTimeout),
+		MaxFlows:        uint64(a.MaxFlows),
+		Decap: &agppb.Decap{
+			Vxlan: slices.Contains(a.Decap, "vxlan"), Gre: slices.Contains(a.Decap, "gre"),
+			Geneve: slices.Contains(a.Decap, "geneve"), Gtpu: slices.Contains(a.Decap, "gtpu"),
+		},
+		KeyVlan:     a.KeyVLAN,
+		KeyTunnel:   a.KeyTunnel,
+		Models:      models,
+		TopK:        uint32(a.TopK),
+		SketchState: a.SketchState,
+		Detect:      a.Detect,
+		Emit: &agppb.Emit{
+			Flows: a.Flows.Emit, SampleEvery: uint32(a.Flows.SampleEvery), MaxPerSecond: a.Flows.MaxPerSecond,
+		},
+	}
+	a.converter = NewConverter(ConverterOptions{
+		Interface: a.Interface, Source: a.Source, Pipeline: a.Pipeline,
+		SeriesLimit: a.SeriesLimit, Histograms: a.Flows.Histograms,
+	})
+	return nil
+}
+
+// expand resolves patterns and insists that every entry names something.
+func expand(patterns []string) ([]string, error) {
+	var files []string
+	for i, p := range patterns {
+		key := fmt.Sprintf("files[%d]", i)
+		if !strings.ContainsAny(p, "*?[") {
+			if err := readable(key, p); err != nil {
+				return nil, err
+			}
+			files = append(files, p)
+			continue
+		}
+		found, err := filepath.Glob(p)
+		if err != nil {
+			return nil, bad(key, p, "a file name or a pattern with *, ? and []")
+		}
+		if len(found) == 0 {
+			return nil, bad(key, p, "a pattern that matches a file")
+		}
+		files = append(files, found...) // Glob sorts
+	}
+	return files, nil
+}
+
+func readable(key, path string) error {
+	f, err := os.Open(path)
+	if err == nil {
+		var info os.FileInfo
+		if info, err = f.Stat(); err == nil && info.IsDir() {
+			err = errors.New("is a folder")
+		}
+		f.Close()
+	}
+	if err != nil {
+		return fmt.Errorf("%w, allowed: a readable file", fmt.Errorf("%w: %s = %q: %w", ErrConfig, key, path, err))
+	}
+	return nil
+}
+
+// modelFiles returns the models to load.
+func (a *AGP) modelFiles() ([]string, error) {
+	switch {
+	case len(a.Models) == 1 && a.Models[0] == "none":
+		return nil, nil
+	case len(a.Models) > 0:
+		for i, m := range a.Models {
+			if m == "none" {
+				return nil, bad("models", a.Models, `["none"] alone, or files`)
+			}
+			if err := readable(fmt.Sprintf("models[%d]", i), m); err != nil {
+				return nil, err
+			}
+		}
+		return a.Models, nil
+	}
+	shipped := ShippedModels()
+	if len(shipped) == 0 {
+		a.Log.Warnf("No models in %s: flows are not classified", strings.Join(modelDirs(), ", "))
+	}
+	return shipped, nil
+}
+
+// modelDirs is where models that come with the program can be: beside it, where
+// the package puts them, or in the source tree it was built in.
+func modelDirs() []string {
+	dirs := []string{}
+	if self, err := os.Executable(); err == nil {
+		dir := filepath.Dir(self)
+		dirs = append(dirs, filepath.Join(dir, "models"), filepath.Join(dir, "configs", "models"), filepath.Join(dir, "..", "configs", "models"))
+	}
+	return append(dirs, "/usr/share/telegraf-agp/models")
+}
+
+// ShippedModels returns the model files that come with the program.
+func ShippedModels() []string {
+	for _, dir := range modelDirs() {
+		if found, err := filepath.Glob(filepath.Join(dir, "*.onnx")); err == nil && len(found) > 0 {
+			return found
+		}
+	}
+	return nil
+}
+
+const programName = "telegraf-agp"
+
+// engineCommand returns what to start as the engine: this program if it is ours,
+// else (compiled into telegraf) the one that the package installs.
+func engineCommand(configured []string) ([]string, error) {
+	if len(configured) > 0 {
+		if _, err := exec.LookPath(configured[0]); err != nil {
+			return nil, fmt.Errorf("%w: engine_command = %q: %w", ErrConfig, configured, err)
+		}
+		return configured, nil
+	}
+	self, err := os.Executable()
+	if err == nil && strings.HasPrefix(filepath.Base(self), programName) {
+		return []string{self, "engine"}, nil
+	}
+	for _, p := range []string{"/usr/lib/telegraf-agp/telegraf-agp", programName} {
+		if found, err := exec.LookPath(p); err == nil {
+			return []string{found, "engine"}, nil
+		}
+	}
+	return nil, fmt.Errorf("%w: engine_command is not set and %s is not installed", ErrConfig, programName)
+}
+
+// Start implements telegraf.ServiceInput. The engine comes up in the background:
+// an engine that fails never keeps telegraf from starting.
+func (a *AGP) Start(acc telegraf.Accumulator) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.supervisor != nil {
+		return nil
+	}
+	s, err := supervise.New(supervise.Config{
+		Command: a.EngineCommand, Version: Version(), Configure: a.conf, Handler: handler{a.converter, acc}, Log: a.Log,
+	})
+	if err != nil {
+		return err
+	}
+	a.supervisor, a.acc = s, acc
+	s.Start()
+	return nil
+}
+
+// handler passes what the engine finds on.
+type handler struct {
+	converter *Converter
+	acc       telegraf.Accumulator
+}
+
+func (h handler) Record(r *telemetry.Record) { h.converter.Record(r, time.Now(), h.acc) }
+func (h handler) Alert(a *telemetry.Alert)   { h.converter.Alert(a, time.Now(), h.acc) }
+
+// Gather implements telegraf.Input.
+func (a *AGP) Gather(acc telegraf.Accumulator) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.supervisor == nil {
+		return nil
+	}
+	a.report(acc)
+	return nil
+}
+
+func (a *AGP) report(acc telegraf.Accumulator) {
+	st := a.supervisor.Snapshot(&a.snapshot)
+	a.converter.Metrics(&a.snapshot, st, time.Now(), acc)
+}
+
+// Stop implements telegraf.ServiceInput: the engine flushes its flows, and the
+// final state of all counters is emitted once more.
+func (a *AGP) Stop() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.supervisor == nil {
+		return
+	}
+	a.supervisor.Stop()
+	a.report(a.acc)
+	a.supervisor, a.acc = nil, nil
+}
+
+// Reload loads changed models; telegraf-agp calls it on SIGHUP.
+func (a *AGP) Reload() error {
+	models, err := a.modelFiles()
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.supervisor == nil {
+		return nil
+	}
+	return a.supervisor.SwapModels(models)
+}
+
+// Version is that of the module this program was built from.
+func Version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	const path = "github.com/agp-net/telegraf-agp"
+	if info.Main.Path == path {
+		return info.Main.Version
+	}
+	for _, m := range info.Deps {
+		if m.Path == path {
+			return m.Version
+		}
+	}
+	return "unknown"
+}

@@ -1,0 +1,12 @@
+// Package agp is the telegraf service input "agp": it supervises one engine
+// process and turns what the engine reports into metrics (DESIGN §7).
+//
+// Goroutines: telegraf calls Init, Start, Gather and Stop; records and alerts
+// arrive on the supervisor's reading goroutine. The Converter, which both use,
+// locks. Times of metrics are wall clock; capture times are in fields whose name
+// ends in _ns. Integers are signed 64 bit, and counters beyond that wrap to
+// their low 63 bits.
+//
+// The Converter is exported so that telegraf-agp replay prints the very same
+// points.
+package agp
