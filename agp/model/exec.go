@@ -16,6 +16,7 @@ type Executor struct {
 	plan  *Plan
 	isa   ISA
 	lanes int
+	vec   *kernels  // nil: plain Go
 	arena []float32 // plan.Arena rows of lanes floats
 	steps []func()
 }
@@ -34,13 +35,13 @@ func NewExecutorISA(p *Plan, isa ISA) (*Executor, error) {
 	e := &Executor{plan: p, isa: isa, lanes: goLanes}
 	k := kernelsFor(isa)
 	if k != nil {
-		e.lanes = k.lanes
+		e.lanes, e.vec = k.lanes, k
 	} else if isa != Go {
 		return nil, fmt.Errorf("%w: %s", ErrISA, isa)
 	}
 	e.arena = alignedFloats(p.Arena * e.lanes)
 	for i := range p.Layers {
-		e.steps = append(e.steps, e.prepare(&p.Layers[i], k))
+		e.steps = append(e.steps, e.prepare(&p.Layers[i]))
 	}
 	return e, nil
 }
@@ -75,17 +76,7 @@ func (e *Executor) Run(batch []float32, n int, out []float32) {
 	res := e.value(p.Out)
 	for n > 0 {
 		m := min(n, e.lanes)
-		for l := range m {
-			row := batch[l*p.Inputs : (l+1)*p.Inputs]
-			for i, x := range row {
-				in[i*e.lanes+l] = x
-			}
-		}
-		if m < e.lanes {
-			for i := range p.Inputs {
-				clear(in[i*e.lanes+m : (i+1)*e.lanes])
-			}
-		}
+		e.load(in, batch, m)
 		for _, step := range e.steps {
 			step()
 		}
@@ -99,6 +90,33 @@ func (e *Executor) Run(batch []float32, n int, out []float32) {
 	}
 }
 
+// load transposes the inputs of m flows; lanes without a flow become 0.
+func (e *Executor) load(in, batch []float32, m int) {
+	width := e.plan.Inputs
+	l := 0
+	if e.vec != nil && width >= 8 {
+		blocks := width / 8
+		for ; l+8 <= m; l += 8 {
+			e.vec.transpose(&in[l], &batch[l*width], blocks, 4*e.lanes, 4*width)
+			for i := 8 * blocks; i < width; i++ {
+				for j := l; j < l+8; j++ {
+					in[i*e.lanes+j] = batch[j*width+i]
+				}
+			}
+		}
+	}
+	for ; l < m; l++ {
+		for i, x := range batch[l*width : (l+1)*width] {
+			in[i*e.lanes+l] = x
+		}
+	}
+	if m < e.lanes {
+		for i := range width {
+			clear(in[i*e.lanes+m : (i+1)*e.lanes])
+		}
+	}
+}
+
 // value returns the rows of a value.
 func (e *Executor) value(id int) []float32 {
 	v := e.plan.Values[id]
@@ -106,36 +124,46 @@ func (e *Executor) value(id int) []float32 {
 }
 
 // prepare binds a layer to its memory and kernels.
-func (e *Executor) prepare(l *Layer, k *kernels) func() {
-	x, y, lanes := e.value(l.In[0]), e.value(l.Out), e.lanes
+func (e *Executor) prepare(l *Layer) func() {
+	x, y, lanes, k := e.value(l.In[0]), e.value(l.Out), e.lanes, e.vec
 	switch o := l.Op.(type) {
 	case *Conv:
 		if k == nil {
 			return convGo(o, x, y)
 		}
-		return e.convVec(o, l, k)
+		return e.convVec(o, l)
 	case *Dense:
 		if k == nil {
 			return denseGo(o, x, y)
 		}
-		return e.denseVec(o, l, k)
+		return e.denseVec(o, l)
 	case *Pool:
 		if o.Average {
 			return func() { averagePool(o, x, y, lanes) }
 		}
 		return func() { maxPool(o, x, y, lanes) }
 	case *Reduce:
+		if k != nil && o.Max && o.Inner == 1 {
+			return func() { k.maxRows(&y[0], &x[0], o.Outer, o.N) }
+		}
 		return func() { reduce(o, x, y, lanes) }
 	case *Gather:
-		// Rows of all inputs one after the other, then the constants: one table of arena positions.
 		return e.gather(o, l)
 	case *Unary:
+		if k != nil && k.functions[o.Kind] != nil {
+			f := k.functions[o.Kind]
+			return func() { f(&y[0], &x[0], len(x)) }
+		}
 		return func() {
 			for i, v := range x {
 				y[i] = apply(o.Kind, o.A, o.B, v)
 			}
 		}
 	case *Affine:
+		if k != nil {
+			lo := lowest(o.Relu)
+			return func() { k.affine(&y[0], &x[0], &o.Scale[0], &o.Shift[0], len(o.Scale), lo) }
+		}
 		return func() { affine(o, x, y, lanes) }
 	case *Binary:
 		if o.Const != nil {
@@ -148,8 +176,14 @@ func (e *Executor) prepare(l *Layer, k *kernels) func() {
 			}
 		}
 	case *Embed:
+		if k != nil {
+			return func() { k.embed(&y[0], &x[0], &o.Table[0], len(x)/lanes, o.N, o.D) }
+		}
 		return func() { embed(o, x, y, lanes) }
 	case *Softmax:
+		if k != nil && o.Inner == 1 {
+			return func() { softmaxVec(o, x, y, lanes, k.functions[Exp]) }
+		}
 		return func() { softmax(o, x, y, lanes) }
 	}
 	panic(fmt.Sprintf("model: no kernel for %T", l.Op))
@@ -195,7 +229,7 @@ func (e *Executor) calls(list []call) func() {
 	}
 }
 
-func (e *Executor) convVec(o *Conv, l *Layer, k *kernels) func() {
+func (e *Executor) convVec(o *Conv, l *Layer) func() {
 	in, out := e.plan.Values[l.In[0]].Offset, e.plan.Values[l.Out].Offset
 	rowBytes := 4 * e.lanes
 	cg, fg := o.C/o.Group, o.F/o.Group
@@ -214,7 +248,7 @@ func (e *Executor) convVec(o *Conv, l *Layer, k *kernels) func() {
 		w, b, blocks := pack(o.Weights[g*fg*kk:(g+1)*fg*kk], o.Bias[g*fg:(g+1)*fg], fg, kk, 4)
 		for oh := range o.OH {
 			for p := 0; p < pw*o.Pool; {
-				t := k.tile(pw*o.Pool-p, o.Pool)
+				t := e.vec.tile(pw*o.Pool-p, o.Pool)
 				list = append(list, call{t.run, asm.Args{
 					X:   e.ptr(in + (g*cg*o.H+oh*o.StrideH)*o.W + p*o.StrideW),
 					W:   unsafe.Pointer(&w[0]),
@@ -232,7 +266,7 @@ func (e *Executor) convVec(o *Conv, l *Layer, k *kernels) func() {
 	return e.calls(list)
 }
 
-func (e *Executor) denseVec(o *Dense, l *Layer, k *kernels) func() {
+func (e *Executor) denseVec(o *Dense, l *Layer) func() {
 	in, out := e.plan.Values[l.In[0]].Offset, e.plan.Values[l.Out].Offset
 	rowBytes := 4 * e.lanes
 	off := make([]int64, o.K)
@@ -246,14 +280,14 @@ func (e *Executor) denseVec(o *Dense, l *Layer, k *kernels) func() {
 	w, b, blocks := pack(o.Weights, o.Bias, o.N, o.K, width)
 	var list []call
 	for t := 0; t < o.T; {
-		run, n := k.wide, 1
+		run, n := e.vec.wide, 1
 		switch {
 		case o.T == 1:
 		case o.N%4 == 0:
-			tile := k.tile(o.T-t, 1)
+			tile := e.vec.tile(o.T-t, 1)
 			run, n = tile.run, tile.positions
 		default: // padding filters of a position are overwritten by the next one: one at a time
-			run = k.tile(1, 1).run
+			run = e.vec.tile(1, 1).run
 		}
 		list = append(list, call{run, asm.Args{
 			X: e.ptr(in + t*o.K), W: unsafe.Pointer(&w[0]), B: unsafe.Pointer(&b[0]), Off: unsafe.Pointer(&off[0]),

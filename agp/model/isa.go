@@ -59,9 +59,15 @@ var DefaultISA = sync.OnceValue(func() ISA {
 
 // kernels is one vector set; nil stands for plain Go.
 type kernels struct {
-	lanes int
-	tiles []tileKernel    // four filters, widest first
-	wide  func(*asm.Args) // eight filters, one position
+	lanes   int
+	tiles   []tileKernel    // four filters, widest first
+	wide    func(*asm.Args) // eight filters, one position
+	affine  func(dst, src, scale, shift *float32, rows int, lo float32)
+	maxRows func(dst, src *float32, runs, n int)
+	embed   func(dst, src, table *float32, rows, n, d int)
+	// Eight lanes each, whatever the set.
+	transpose func(dst, src *float32, blocks, dstStride, srcStride int)
+	functions map[UnaryKind]func(dst, src *float32, n int)
 }
 
 type tileKernel struct {

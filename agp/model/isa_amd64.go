@@ -6,6 +6,10 @@ import (
 	"github.com/agp-net/telegraf-agp/agp/model/internal/asm"
 )
 
+var functions = map[UnaryKind]func(dst, src *float32, n int){
+	Exp: asm.Exp, Log: asm.Log, Sigmoid: asm.Sigmoid, Tanh: asm.Tanh,
+}
+
 var avx2Kernels = &kernels{
 	lanes: 8,
 	tiles: []tileKernel{
@@ -15,7 +19,12 @@ var avx2Kernels = &kernels{
 		{2, 2, asm.ProductAVX2_4x2p2},
 		{3, 3, asm.ProductAVX2_4x3p3},
 	},
-	wide: asm.ProductAVX2_8x1p1,
+	wide:      asm.ProductAVX2_8x1p1,
+	affine:    asm.AffineAVX2,
+	maxRows:   asm.MaxRowsAVX2,
+	embed:     asm.EmbedAVX2,
+	transpose: asm.Transpose8,
+	functions: functions,
 }
 
 var avx512Kernels = &kernels{
@@ -31,7 +40,12 @@ var avx512Kernels = &kernels{
 		{6, 3, asm.ProductAVX512_4x6p3},
 		{3, 3, asm.ProductAVX512_4x3p3},
 	},
-	wide: asm.ProductAVX512_8x1p1,
+	wide:      asm.ProductAVX512_8x1p1,
+	affine:    asm.AffineAVX512,
+	maxRows:   asm.MaxRowsAVX512,
+	embed:     asm.EmbedAVX512,
+	transpose: asm.Transpose8,
+	functions: functions,
 }
 
 // kernelsFor returns nil if the machine lacks the set, and for Go.

@@ -260,3 +260,30 @@ func softmax(o *Softmax, x, y []float32, lanes int) {
 		}
 	}
 }
+
+// softmaxVec is softmax for Inner = 1 with a vector exp. The sum is taken in order, lane by lane.
+func softmaxVec(o *Softmax, x, y []float32, lanes int, exp func(dst, src *float32, n int)) {
+	for a := range o.Outer {
+		src, dst := x[a*o.N*lanes:(a+1)*o.N*lanes], y[a*o.N*lanes:(a+1)*o.N*lanes]
+		for l := range lanes {
+			top := src[l]
+			for i := l + lanes; i < len(src); i += lanes {
+				top = max(top, src[i])
+			}
+			for i := l; i < len(src); i += lanes {
+				dst[i] = src[i] - top
+			}
+		}
+		exp(&dst[0], &dst[0], len(dst))
+		for l := range lanes {
+			var sum float32
+			for i := l; i < len(dst); i += lanes {
+				sum += dst[i]
+			}
+			inv := 1 / sum
+			for i := l; i < len(dst); i += lanes {
+				dst[i] *= inv
+			}
+		}
+	}
+}

@@ -83,3 +83,61 @@ func ProductAVX512_4x6p3(a *Args)
 //
 //go:noescape
 func ProductAVX512_4x3p3(a *Args)
+
+// AffineAVX2 computes dst[r] = max(src[r]*scale[r] + shift[r], lo); a row is one vector, rows > 0.
+//
+//go:noescape
+func AffineAVX2(dst *float32, src *float32, scale *float32, shift *float32, rows int, lo float32)
+
+// MaxRowsAVX2 stores the maximum of each of runs runs of n rows; a row is one vector, runs and n > 0.
+//
+//go:noescape
+func MaxRowsAVX2(dst *float32, src *float32, runs int, n int)
+
+// EmbedAVX2 replaces each of rows indices by d values of table[n][d]; a row is one vector. Indices are clamped
+// after n is added to negative ones; rows, n and d > 0, n*d below 2^31.
+//
+//go:noescape
+func EmbedAVX2(dst *float32, src *float32, table *float32, rows int, n int, d int)
+
+// AffineAVX512 computes dst[r] = max(src[r]*scale[r] + shift[r], lo); a row is one vector, rows > 0.
+//
+//go:noescape
+func AffineAVX512(dst *float32, src *float32, scale *float32, shift *float32, rows int, lo float32)
+
+// MaxRowsAVX512 stores the maximum of each of runs runs of n rows; a row is one vector, runs and n > 0.
+//
+//go:noescape
+func MaxRowsAVX512(dst *float32, src *float32, runs int, n int)
+
+// EmbedAVX512 replaces each of rows indices by d values of table[n][d]; a row is one vector. Indices are clamped
+// after n is added to negative ones; rows, n and d > 0, n*d below 2^31.
+//
+//go:noescape
+func EmbedAVX512(dst *float32, src *float32, table *float32, rows int, n int, d int)
+
+// Transpose8 writes 8 columns of 8 flows as 8 rows, blocks (> 0) times with the next columns. Strides are the bytes
+// from one row to the next and from one flow to the next.
+//
+//go:noescape
+func Transpose8(dst *float32, src *float32, blocks int, dstStride int, srcStride int)
+
+// Exp computes n elements, a positive multiple of 8. dst may be src.
+//
+//go:noescape
+func Exp(dst *float32, src *float32, n int)
+
+// Log computes n elements, a positive multiple of 8. dst may be src.
+//
+//go:noescape
+func Log(dst *float32, src *float32, n int)
+
+// Sigmoid computes n elements, a positive multiple of 8. dst may be src.
+//
+//go:noescape
+func Sigmoid(dst *float32, src *float32, n int)
+
+// Tanh computes n elements, a positive multiple of 8. dst may be src.
+//
+//go:noescape
+func Tanh(dst *float32, src *float32, n int)

@@ -1558,3 +1558,598 @@ k:
 	JNZ          block
 	VZEROUPPER
 	RET
+
+// func AffineAVX2(dst *float32, src *float32, scale *float32, shift *float32, rows int, lo float32)
+// Requires: AVX, FMA3
+TEXT ·AffineAVX2(SB), NOSPLIT, $0-44
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         scale+16(FP), DX
+	MOVQ         shift+24(FP), BX
+	MOVQ         rows+32(FP), SI
+	VBROADCASTSS lo+40(FP), Y0
+
+row:
+	VBROADCASTSS (DX), Y1
+	VBROADCASTSS (BX), Y2
+	VFMADD231PS  (CX), Y1, Y2
+	VMAXPS       Y2, Y0, Y2
+	VMOVUPS      Y2, (AX)
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, BX
+	ADDQ         $0x20, CX
+	ADDQ         $0x20, AX
+	DECQ         SI
+	JNZ          row
+	VZEROUPPER
+	RET
+
+// func MaxRowsAVX2(dst *float32, src *float32, runs int, n int)
+// Requires: AVX
+TEXT ·MaxRowsAVX2(SB), NOSPLIT, $0-32
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ runs+16(FP), DX
+	MOVQ n+24(FP), BX
+
+run:
+	VMOVUPS (CX), Y0
+	MOVQ    BX, SI
+
+row:
+	VMAXPS  (CX), Y0, Y0
+	ADDQ    $0x20, CX
+	DECQ    SI
+	JNZ     row
+	VMOVUPS Y0, (AX)
+	ADDQ    $0x20, AX
+	DECQ    DX
+	JNZ     run
+	VZEROUPPER
+	RET
+
+// func EmbedAVX2(dst *float32, src *float32, table *float32, rows int, n int, d int)
+// Requires: AVX, AVX2
+TEXT ·EmbedAVX2(SB), NOSPLIT, $0-48
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         table+16(FP), DX
+	MOVQ         rows+24(FP), BX
+	MOVQ         n+32(FP), SI
+	MOVQ         d+40(FP), DI
+	VMOVD        SI, X2
+	VPBROADCASTD X2, Y0
+	VCVTDQ2PS    Y0, Y0
+	DECL         SI
+	VMOVD        SI, X2
+	VPBROADCASTD X2, Y1
+	VCVTDQ2PS    Y1, Y1
+	VMOVD        DI, X2
+	VPBROADCASTD X2, Y2
+	VXORPS       Y3, Y3, Y3
+
+row:
+	VMOVUPS    (CX), Y4
+	ADDQ       $0x20, CX
+	VCMPPS     $0x11, Y3, Y4, Y5
+	VANDPS     Y0, Y5, Y5
+	VADDPS     Y5, Y4, Y4
+	VMAXPS     Y3, Y4, Y4
+	VMINPS     Y1, Y4, Y4
+	VCVTTPS2DQ Y4, Y4
+	VPMULLD    Y2, Y4, Y4
+	MOVQ       DI, SI
+	MOVQ       DX, R8
+
+value:
+	VPCMPEQD   Y5, Y5, Y5
+	VGATHERDPS Y5, (R8)(Y4*4), Y6
+	VMOVUPS    Y6, (AX)
+	ADDQ       $0x20, AX
+	ADDQ       $0x04, R8
+	DECQ       SI
+	JNZ        value
+	DECQ       BX
+	JNZ        row
+	VZEROUPPER
+	RET
+
+// func AffineAVX512(dst *float32, src *float32, scale *float32, shift *float32, rows int, lo float32)
+// Requires: AVX, AVX512F
+TEXT ·AffineAVX512(SB), NOSPLIT, $0-44
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         scale+16(FP), DX
+	MOVQ         shift+24(FP), BX
+	MOVQ         rows+32(FP), SI
+	VBROADCASTSS lo+40(FP), Z0
+
+row:
+	VBROADCASTSS (DX), Z1
+	VBROADCASTSS (BX), Z2
+	VFMADD231PS  (CX), Z1, Z2
+	VMAXPS       Z2, Z0, Z2
+	VMOVUPS      Z2, (AX)
+	ADDQ         $0x04, DX
+	ADDQ         $0x04, BX
+	ADDQ         $0x40, CX
+	ADDQ         $0x40, AX
+	DECQ         SI
+	JNZ          row
+	VZEROUPPER
+	RET
+
+// func MaxRowsAVX512(dst *float32, src *float32, runs int, n int)
+// Requires: AVX, AVX512F
+TEXT ·MaxRowsAVX512(SB), NOSPLIT, $0-32
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ runs+16(FP), DX
+	MOVQ n+24(FP), BX
+
+run:
+	VMOVUPS (CX), Z0
+	MOVQ    BX, SI
+
+row:
+	VMAXPS  (CX), Z0, Z0
+	ADDQ    $0x40, CX
+	DECQ    SI
+	JNZ     row
+	VMOVUPS Z0, (AX)
+	ADDQ    $0x40, AX
+	DECQ    DX
+	JNZ     run
+	VZEROUPPER
+	RET
+
+// func EmbedAVX512(dst *float32, src *float32, table *float32, rows int, n int, d int)
+// Requires: AVX, AVX512F
+TEXT ·EmbedAVX512(SB), NOSPLIT, $0-48
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         table+16(FP), DX
+	MOVQ         rows+24(FP), BX
+	MOVQ         n+32(FP), SI
+	MOVQ         d+40(FP), DI
+	VMOVD        SI, X2
+	VPBROADCASTD X2, Z0
+	VCVTDQ2PS    Z0, Z0
+	DECL         SI
+	VMOVD        SI, X2
+	VPBROADCASTD X2, Z1
+	VCVTDQ2PS    Z1, Z1
+	VMOVD        DI, X2
+	VPBROADCASTD X2, Z2
+	VPXORD       Z3, Z3, Z3
+
+row:
+	VMOVUPS    (CX), Z4
+	ADDQ       $0x40, CX
+	VCMPPS     $0x11, Z3, Z4, K1
+	VADDPS     Z0, Z4, K1, Z4
+	VMAXPS     Z3, Z4, Z4
+	VMINPS     Z1, Z4, Z4
+	VCVTTPS2DQ Z4, Z4
+	VPMULLD    Z2, Z4, Z4
+	MOVQ       DI, SI
+	MOVQ       DX, R8
+
+value:
+	KXNORW     K2, K2, K2
+	VGATHERDPS (R8)(Z4*4), K2, Z5
+	VMOVUPS    Z5, (AX)
+	ADDQ       $0x40, AX
+	ADDQ       $0x04, R8
+	DECQ       SI
+	JNZ        value
+	DECQ       BX
+	JNZ        row
+	VZEROUPPER
+	RET
+
+// func Transpose8(dst *float32, src *float32, blocks int, dstStride int, srcStride int)
+// Requires: AVX
+TEXT ·Transpose8(SB), NOSPLIT, $0-40
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ blocks+16(FP), DX
+	MOVQ dstStride+24(FP), BX
+	MOVQ srcStride+32(FP), SI
+
+block:
+	MOVQ       CX, DI
+	VMOVUPS    (DI), Y0
+	ADDQ       SI, DI
+	VMOVUPS    (DI), Y1
+	ADDQ       SI, DI
+	VMOVUPS    (DI), Y2
+	ADDQ       SI, DI
+	VMOVUPS    (DI), Y3
+	ADDQ       SI, DI
+	VMOVUPS    (DI), Y4
+	ADDQ       SI, DI
+	VMOVUPS    (DI), Y5
+	ADDQ       SI, DI
+	VMOVUPS    (DI), Y6
+	ADDQ       SI, DI
+	VMOVUPS    (DI), Y7
+	VUNPCKLPS  Y1, Y0, Y8
+	VUNPCKHPS  Y1, Y0, Y0
+	VUNPCKLPS  Y3, Y2, Y1
+	VUNPCKHPS  Y3, Y2, Y2
+	VUNPCKLPS  Y5, Y4, Y3
+	VUNPCKHPS  Y5, Y4, Y4
+	VUNPCKLPS  Y7, Y6, Y5
+	VUNPCKHPS  Y7, Y6, Y6
+	VUNPCKLPD  Y1, Y8, Y7
+	VUNPCKHPD  Y1, Y8, Y1
+	VUNPCKLPD  Y2, Y0, Y8
+	VUNPCKHPD  Y2, Y0, Y0
+	VUNPCKLPD  Y5, Y3, Y2
+	VUNPCKHPD  Y5, Y3, Y3
+	VUNPCKLPD  Y6, Y4, Y5
+	VUNPCKHPD  Y6, Y4, Y4
+	VPERM2F128 $0x20, Y2, Y7, Y6
+	VMOVUPS    Y6, (AX)
+	ADDQ       BX, AX
+	VPERM2F128 $0x20, Y3, Y1, Y6
+	VMOVUPS    Y6, (AX)
+	ADDQ       BX, AX
+	VPERM2F128 $0x20, Y5, Y8, Y6
+	VMOVUPS    Y6, (AX)
+	ADDQ       BX, AX
+	VPERM2F128 $0x20, Y4, Y0, Y6
+	VMOVUPS    Y6, (AX)
+	ADDQ       BX, AX
+	VPERM2F128 $0x31, Y2, Y7, Y2
+	VMOVUPS    Y2, (AX)
+	ADDQ       BX, AX
+	VPERM2F128 $0x31, Y3, Y1, Y1
+	VMOVUPS    Y1, (AX)
+	ADDQ       BX, AX
+	VPERM2F128 $0x31, Y5, Y8, Y1
+	VMOVUPS    Y1, (AX)
+	ADDQ       BX, AX
+	VPERM2F128 $0x31, Y4, Y0, Y0
+	VMOVUPS    Y0, (AX)
+	ADDQ       BX, AX
+	ADDQ       $0x20, CX
+	DECQ       DX
+	JNZ        block
+	VZEROUPPER
+	RET
+
+// func Exp(dst *float32, src *float32, n int)
+// Requires: AVX, AVX2, FMA3
+TEXT ·Exp(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ n+16(FP), DX
+
+eight:
+	VMOVUPS      (CX), Y0
+	VBROADCASTSS c42b17217<>+0(SB), Y1
+	VCMPPS       $0x1e, Y1, Y0, Y1
+	VBROADCASTSS c42b17217<>+0(SB), Y2
+	VMINPS       Y0, Y2, Y0
+	VBROADCASTSS cc2aeac50<>+0(SB), Y2
+	VMAXPS       Y0, Y2, Y0
+	VBROADCASTSS c3fb8aa3b<>+0(SB), Y2
+	VMULPS       Y2, Y0, Y2
+	VROUNDPS     $0x08, Y2, Y2
+	VBROADCASTSS c3f318000<>+0(SB), Y3
+	VFNMADD231PS Y3, Y2, Y0
+	VBROADCASTSS cb95e8083<>+0(SB), Y3
+	VFNMADD231PS Y3, Y2, Y0
+	VBROADCASTSS c39506967<>+0(SB), Y3
+	VBROADCASTSS c3ab743ce<>+0(SB), Y4
+	VFMADD213PS  Y4, Y0, Y3
+	VBROADCASTSS c3c088908<>+0(SB), Y4
+	VFMADD213PS  Y4, Y0, Y3
+	VBROADCASTSS c3d2aa9c1<>+0(SB), Y4
+	VFMADD213PS  Y4, Y0, Y3
+	VBROADCASTSS c3e2aaaaa<>+0(SB), Y4
+	VFMADD213PS  Y4, Y0, Y3
+	VBROADCASTSS c3f000000<>+0(SB), Y4
+	VFMADD213PS  Y4, Y0, Y3
+	VMULPS       Y0, Y0, Y4
+	VFMADD213PS  Y0, Y4, Y3
+	VBROADCASTSS c3f800000<>+0(SB), Y0
+	VADDPS       Y0, Y3, Y3
+	VCVTPS2DQ    Y2, Y0
+	VBROADCASTSS c0000007e<>+0(SB), Y2
+	VPADDD       Y2, Y0, Y0
+	VPSLLD       $0x17, Y0, Y0
+	VMULPS       Y0, Y3, Y3
+	VADDPS       Y3, Y3, Y3
+	VBROADCASTSS c7f800000<>+0(SB), Y0
+	VBLENDVPS    Y1, Y0, Y3, Y3
+	VMOVUPS      Y3, (AX)
+	ADDQ         $0x20, CX
+	ADDQ         $0x20, AX
+	SUBQ         $0x08, DX
+	JNZ          eight
+	VZEROUPPER
+	RET
+
+DATA c42b17217<>+0(SB)/4, $0x42b17217
+GLOBL c42b17217<>(SB), RODATA|NOPTR, $4
+
+DATA cc2aeac50<>+0(SB)/4, $0xc2aeac50
+GLOBL cc2aeac50<>(SB), RODATA|NOPTR, $4
+
+DATA c3fb8aa3b<>+0(SB)/4, $0x3fb8aa3b
+GLOBL c3fb8aa3b<>(SB), RODATA|NOPTR, $4
+
+DATA c3f318000<>+0(SB)/4, $0x3f318000
+GLOBL c3f318000<>(SB), RODATA|NOPTR, $4
+
+DATA cb95e8083<>+0(SB)/4, $0xb95e8083
+GLOBL cb95e8083<>(SB), RODATA|NOPTR, $4
+
+DATA c39506967<>+0(SB)/4, $0x39506967
+GLOBL c39506967<>(SB), RODATA|NOPTR, $4
+
+DATA c3ab743ce<>+0(SB)/4, $0x3ab743ce
+GLOBL c3ab743ce<>(SB), RODATA|NOPTR, $4
+
+DATA c3c088908<>+0(SB)/4, $0x3c088908
+GLOBL c3c088908<>(SB), RODATA|NOPTR, $4
+
+DATA c3d2aa9c1<>+0(SB)/4, $0x3d2aa9c1
+GLOBL c3d2aa9c1<>(SB), RODATA|NOPTR, $4
+
+DATA c3e2aaaaa<>+0(SB)/4, $0x3e2aaaaa
+GLOBL c3e2aaaaa<>(SB), RODATA|NOPTR, $4
+
+DATA c3f000000<>+0(SB)/4, $0x3f000000
+GLOBL c3f000000<>(SB), RODATA|NOPTR, $4
+
+DATA c3f800000<>+0(SB)/4, $0x3f800000
+GLOBL c3f800000<>(SB), RODATA|NOPTR, $4
+
+DATA c0000007e<>+0(SB)/4, $0x0000007e
+GLOBL c0000007e<>(SB), RODATA|NOPTR, $4
+
+DATA c7f800000<>+0(SB)/4, $0x7f800000
+GLOBL c7f800000<>(SB), RODATA|NOPTR, $4
+
+// func Log(dst *float32, src *float32, n int)
+// Requires: AVX, AVX2, FMA3
+TEXT ·Log(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ n+16(FP), DX
+
+eight:
+	VMOVUPS      (CX), Y0
+	VBROADCASTSS c00800000<>+0(SB), Y1
+	VMAXPS       Y1, Y0, Y1
+	VPSRLD       $0x17, Y1, Y2
+	VBROADCASTSS c0000007e<>+0(SB), Y3
+	VPSUBD       Y3, Y2, Y2
+	VCVTDQ2PS    Y2, Y2
+	VBROADCASTSS c007fffff<>+0(SB), Y3
+	VANDPS       Y3, Y1, Y1
+	VBROADCASTSS c3f000000<>+0(SB), Y3
+	VORPS        Y3, Y1, Y1
+	VBROADCASTSS c3f3504f3<>+0(SB), Y3
+	VCMPPS       $0x11, Y3, Y1, Y3
+	VBROADCASTSS c3f800000<>+0(SB), Y4
+	VANDPS       Y4, Y3, Y4
+	VSUBPS       Y4, Y2, Y2
+	VANDPS       Y1, Y3, Y4
+	VADDPS       Y4, Y1, Y1
+	VBROADCASTSS c3f800000<>+0(SB), Y3
+	VSUBPS       Y3, Y1, Y1
+	VBROADCASTSS c3d9021bb<>+0(SB), Y3
+	VBROADCASTSS cbdebd1b8<>+0(SB), Y4
+	VFMADD213PS  Y4, Y1, Y3
+	VBROADCASTSS c3def251a<>+0(SB), Y4
+	VFMADD213PS  Y4, Y1, Y3
+	VBROADCASTSS cbdfe5d4f<>+0(SB), Y4
+	VFMADD213PS  Y4, Y1, Y3
+	VBROADCASTSS c3e11e9bf<>+0(SB), Y4
+	VFMADD213PS  Y4, Y1, Y3
+	VBROADCASTSS cbe2aae50<>+0(SB), Y4
+	VFMADD213PS  Y4, Y1, Y3
+	VBROADCASTSS c3e4cceac<>+0(SB), Y4
+	VFMADD213PS  Y4, Y1, Y3
+	VBROADCASTSS cbe7ffffc<>+0(SB), Y4
+	VFMADD213PS  Y4, Y1, Y3
+	VBROADCASTSS c3eaaaaaa<>+0(SB), Y4
+	VFMADD213PS  Y4, Y1, Y3
+	VMULPS       Y1, Y1, Y4
+	VMULPS       Y1, Y3, Y3
+	VMULPS       Y4, Y3, Y3
+	VBROADCASTSS cb95e8083<>+0(SB), Y5
+	VFMADD231PS  Y5, Y2, Y3
+	VBROADCASTSS c3f000000<>+0(SB), Y5
+	VFNMADD231PS Y5, Y4, Y3
+	VADDPS       Y3, Y1, Y1
+	VBROADCASTSS c3f318000<>+0(SB), Y3
+	VFMADD231PS  Y3, Y2, Y1
+	VBROADCASTSS c7f800000<>+0(SB), Y2
+	VCMPPS       $0x00, Y2, Y0, Y4
+	VBLENDVPS    Y4, Y0, Y1, Y1
+	VXORPS       Y2, Y2, Y2
+	VCMPPS       $0x00, Y2, Y0, Y4
+	VBROADCASTSS cff800000<>+0(SB), Y3
+	VBLENDVPS    Y4, Y3, Y1, Y1
+	VCMPPS       $0x19, Y2, Y0, Y4
+	VBROADCASTSS c7fc00000<>+0(SB), Y0
+	VBLENDVPS    Y4, Y0, Y1, Y1
+	VMOVUPS      Y1, (AX)
+	ADDQ         $0x20, CX
+	ADDQ         $0x20, AX
+	SUBQ         $0x08, DX
+	JNZ          eight
+	VZEROUPPER
+	RET
+
+DATA c00800000<>+0(SB)/4, $0x00800000
+GLOBL c00800000<>(SB), RODATA|NOPTR, $4
+
+DATA c007fffff<>+0(SB)/4, $0x007fffff
+GLOBL c007fffff<>(SB), RODATA|NOPTR, $4
+
+DATA c3f3504f3<>+0(SB)/4, $0x3f3504f3
+GLOBL c3f3504f3<>(SB), RODATA|NOPTR, $4
+
+DATA c3d9021bb<>+0(SB)/4, $0x3d9021bb
+GLOBL c3d9021bb<>(SB), RODATA|NOPTR, $4
+
+DATA cbdebd1b8<>+0(SB)/4, $0xbdebd1b8
+GLOBL cbdebd1b8<>(SB), RODATA|NOPTR, $4
+
+DATA c3def251a<>+0(SB)/4, $0x3def251a
+GLOBL c3def251a<>(SB), RODATA|NOPTR, $4
+
+DATA cbdfe5d4f<>+0(SB)/4, $0xbdfe5d4f
+GLOBL cbdfe5d4f<>(SB), RODATA|NOPTR, $4
+
+DATA c3e11e9bf<>+0(SB)/4, $0x3e11e9bf
+GLOBL c3e11e9bf<>(SB), RODATA|NOPTR, $4
+
+DATA cbe2aae50<>+0(SB)/4, $0xbe2aae50
+GLOBL cbe2aae50<>(SB), RODATA|NOPTR, $4
+
+DATA c3e4cceac<>+0(SB)/4, $0x3e4cceac
+GLOBL c3e4cceac<>(SB), RODATA|NOPTR, $4
+
+DATA cbe7ffffc<>+0(SB)/4, $0xbe7ffffc
+GLOBL cbe7ffffc<>(SB), RODATA|NOPTR, $4
+
+DATA c3eaaaaaa<>+0(SB)/4, $0x3eaaaaaa
+GLOBL c3eaaaaaa<>(SB), RODATA|NOPTR, $4
+
+DATA cff800000<>+0(SB)/4, $0xff800000
+GLOBL cff800000<>(SB), RODATA|NOPTR, $4
+
+DATA c7fc00000<>+0(SB)/4, $0x7fc00000
+GLOBL c7fc00000<>(SB), RODATA|NOPTR, $4
+
+// func Sigmoid(dst *float32, src *float32, n int)
+// Requires: AVX, AVX2, FMA3
+TEXT ·Sigmoid(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ n+16(FP), DX
+
+eight:
+	VMOVUPS      (CX), Y0
+	VBROADCASTSS c80000000<>+0(SB), Y1
+	VXORPS       Y1, Y0, Y0
+	VBROADCASTSS c42b17217<>+0(SB), Y1
+	VCMPPS       $0x1e, Y1, Y0, Y1
+	VBROADCASTSS c42b17217<>+0(SB), Y2
+	VMINPS       Y0, Y2, Y0
+	VBROADCASTSS cc2aeac50<>+0(SB), Y2
+	VMAXPS       Y0, Y2, Y0
+	VBROADCASTSS c3fb8aa3b<>+0(SB), Y2
+	VMULPS       Y2, Y0, Y2
+	VROUNDPS     $0x08, Y2, Y2
+	VBROADCASTSS c3f318000<>+0(SB), Y3
+	VFNMADD231PS Y3, Y2, Y0
+	VBROADCASTSS cb95e8083<>+0(SB), Y3
+	VFNMADD231PS Y3, Y2, Y0
+	VBROADCASTSS c39506967<>+0(SB), Y3
+	VBROADCASTSS c3ab743ce<>+0(SB), Y4
+	VFMADD213PS  Y4, Y0, Y3
+	VBROADCASTSS c3c088908<>+0(SB), Y4
+	VFMADD213PS  Y4, Y0, Y3
+	VBROADCASTSS c3d2aa9c1<>+0(SB), Y4
+	VFMADD213PS  Y4, Y0, Y3
+	VBROADCASTSS c3e2aaaaa<>+0(SB), Y4
+	VFMADD213PS  Y4, Y0, Y3
+	VBROADCASTSS c3f000000<>+0(SB), Y4
+	VFMADD213PS  Y4, Y0, Y3
+	VMULPS       Y0, Y0, Y4
+	VFMADD213PS  Y0, Y4, Y3
+	VBROADCASTSS c3f800000<>+0(SB), Y0
+	VADDPS       Y0, Y3, Y3
+	VCVTPS2DQ    Y2, Y0
+	VBROADCASTSS c0000007e<>+0(SB), Y2
+	VPADDD       Y2, Y0, Y0
+	VPSLLD       $0x17, Y0, Y0
+	VMULPS       Y0, Y3, Y3
+	VADDPS       Y3, Y3, Y3
+	VBROADCASTSS c7f800000<>+0(SB), Y0
+	VBLENDVPS    Y1, Y0, Y3, Y3
+	VBROADCASTSS c3f800000<>+0(SB), Y0
+	VADDPS       Y0, Y3, Y3
+	VDIVPS       Y3, Y0, Y3
+	VMOVUPS      Y3, (AX)
+	ADDQ         $0x20, CX
+	ADDQ         $0x20, AX
+	SUBQ         $0x08, DX
+	JNZ          eight
+	VZEROUPPER
+	RET
+
+DATA c80000000<>+0(SB)/4, $0x80000000
+GLOBL c80000000<>(SB), RODATA|NOPTR, $4
+
+// func Tanh(dst *float32, src *float32, n int)
+// Requires: AVX, AVX2, FMA3
+TEXT ·Tanh(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ n+16(FP), DX
+
+eight:
+	VMOVUPS      (CX), Y0
+	VADDPS       Y0, Y0, Y0
+	VBROADCASTSS c42b17217<>+0(SB), Y1
+	VCMPPS       $0x1e, Y1, Y0, Y1
+	VBROADCASTSS c42b17217<>+0(SB), Y2
+	VMINPS       Y0, Y2, Y0
+	VBROADCASTSS cc2aeac50<>+0(SB), Y2
+	VMAXPS       Y0, Y2, Y0
+	VBROADCASTSS c3fb8aa3b<>+0(SB), Y2
+	VMULPS       Y2, Y0, Y2
+	VROUNDPS     $0x08, Y2, Y2
+	VBROADCASTSS c3f318000<>+0(SB), Y3
+	VFNMADD231PS Y3, Y2, Y0
+	VBROADCASTSS cb95e8083<>+0(SB), Y3
+	VFNMADD231PS Y3, Y2, Y0
+	VBROADCASTSS c39506967<>+0(SB), Y3
+	VBROADCASTSS c3ab743ce<>+0(SB), Y4
+	VFMADD213PS  Y4, Y0, Y3
+	VBROADCASTSS c3c088908<>+0(SB), Y4
+	VFMADD213PS  Y4, Y0, Y3
+	VBROADCASTSS c3d2aa9c1<>+0(SB), Y4
+	VFMADD213PS  Y4, Y0, Y3
+	VBROADCASTSS c3e2aaaaa<>+0(SB), Y4
+	VFMADD213PS  Y4, Y0, Y3
+	VBROADCASTSS c3f000000<>+0(SB), Y4
+	VFMADD213PS  Y4, Y0, Y3
+	VMULPS       Y0, Y0, Y4
+	VFMADD213PS  Y0, Y4, Y3
+	VBROADCASTSS c3f800000<>+0(SB), Y0
+	VADDPS       Y0, Y3, Y3
+	VCVTPS2DQ    Y2, Y0
+	VBROADCASTSS c0000007e<>+0(SB), Y2
+	VPADDD       Y2, Y0, Y0
+	VPSLLD       $0x17, Y0, Y0
+	VMULPS       Y0, Y3, Y3
+	VADDPS       Y3, Y3, Y3
+	VBROADCASTSS c7f800000<>+0(SB), Y0
+	VBLENDVPS    Y1, Y0, Y3, Y3
+	VBROADCASTSS c3f800000<>+0(SB), Y0
+	VADDPS       Y0, Y3, Y3
+	VBROADCASTSS c40000000<>+0(SB), Y0
+	VDIVPS       Y3, Y0, Y3
+	VBROADCASTSS c3f800000<>+0(SB), Y0
+	VSUBPS       Y3, Y0, Y3
+	VMOVUPS      Y3, (AX)
+	ADDQ         $0x20, CX
+	ADDQ         $0x20, AX
+	SUBQ         $0x08, DX
+	JNZ          eight
+	VZEROUPPER
+	RET
+
+DATA c40000000<>+0(SB)/4, $0x40000000
+GLOBL c40000000<>(SB), RODATA|NOPTR, $4
