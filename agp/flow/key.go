@@ -56,6 +56,16 @@ func (k *Key) Hash(seed uint64) uint64 {
 	return fold(h^w, s1^v<<13^0x8ebc6af09c88c6e3) ^ fold(h+w, s0^v^0x589965cc75374cc3)
 }
 
+// equal is ==, word by word: the index has compared 32 bits of hash before, so
+// keys that get here are nearly always equal and a call to compare memory does not pay.
+func (k *Key) equal(o *Key) bool {
+	le := binary.LittleEndian
+	return le.Uint64(k.A[:8]) == le.Uint64(o.A[:8]) && le.Uint64(k.B[:8]) == le.Uint64(o.B[:8]) &&
+		k.PortA == o.PortA && k.PortB == o.PortB && k.Protocol == o.Protocol && k.IPVersion == o.IPVersion &&
+		le.Uint64(k.A[8:]) == le.Uint64(o.A[8:]) && le.Uint64(k.B[8:]) == le.Uint64(o.B[8:]) &&
+		k.Tunnel == o.Tunnel && k.VLAN == o.VLAN
+}
+
 func fold(a, b uint64) uint64 {
 	hi, lo := bits.Mul64(a, b)
 	return hi ^ lo

@@ -290,7 +290,7 @@ func (t *Table) find(k *Key, h uint32) uint32 {
 		if s.ref == none {
 			return none
 		}
-		if s.hash == h && t.flows.at(s.ref).key == *k {
+		if s.hash == h && t.flows.at(s.ref).key.equal(k) {
 			return s.ref
 		}
 	}
@@ -565,4 +565,25 @@ func (t *Table) update(ref uint32, f *state, p *Packet, first bool) int64 {
 		return -1
 	}
 	return delay
+}
+
+// Prefetching hides the memory latency of large tables: a caller that knows its
+// next packets calls PrefetchIndex for one some packets ahead and PrefetchState
+// for the same one a little later, before Add. Both are hints without effect on results.
+
+// PrefetchIndex asks for the index entries of a hash.
+func (t *Table) PrefetchIndex(hash uint64) {
+	prefetchLine(unsafe.Pointer(&t.slots[uint32(hash)>>t.shift]))
+}
+
+// PrefetchState asks for the state of the flow that most likely has the hash.
+func (t *Table) PrefetchState(hash uint64) {
+	h := uint32(hash)
+	mask := uint32(len(t.slots) - 1)
+	for i := h >> t.shift; t.slots[i].ref != none; i = (i + 1) & mask {
+		if t.slots[i].hash == h {
+			prefetchState(unsafe.Pointer(t.flows.at(t.slots[i].ref)))
+			return
+		}
+	}
 }

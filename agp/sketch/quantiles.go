@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/bits"
+	"sync"
 
 	"github.com/DataDog/sketches-go/ddsketch/mapping"
 	"github.com/DataDog/sketches-go/ddsketch/pb/sketchpb"
@@ -55,6 +57,65 @@ func (s *Quantiles) Add(v float64) bool {
 	s.n++
 	return true
 }
+
+// AddUint counts one whole number: Add without the logarithm, for the packet path.
+// The bin is the same as Add's for numbers that a float64 can hold.
+func (s *Quantiles) AddUint(v uint64) {
+	s.n++
+	if v == 0 {
+		s.zero++
+		return
+	}
+	v = min(v, quantilesMax)
+	e := bits.Len64(v)
+	t := wholeBins()
+	i := t.first[e][v<<(64-e)<<1>>(64-wholeCellBits)]
+	for v > t.high[i] {
+		i++
+	}
+	s.bins[i]++
+}
+
+// wholeTable finds the bin of a whole number by its leading bits. A cell of
+// 2^-6 octaves is narrower than a bin, so the search takes at most two steps.
+type wholeTable struct {
+	first [65][1 << wholeCellBits]uint16 // by length in bits and the next bits: bin of the cell's smallest number
+	high  []uint64                       // largest whole number of a bin
+}
+
+const wholeCellBits = 6
+
+var wholeBins = sync.OnceValue(func() *wholeTable {
+	s := NewQuantiles()
+	t := &wholeTable{high: make([]uint64, len(s.bins))}
+	for i := range t.high {
+		// The mapping's own answer decides at the edge, not its bound.
+		v := uint64(s.m.LowerBound(i + 1))
+		for v > 0 && s.m.Index(float64(v)) > i {
+			v--
+		}
+		for v < quantilesMax && s.m.Index(float64(v+1)) <= i {
+			v++
+		}
+		t.high[i] = v
+	}
+	t.high[len(t.high)-1] = quantilesMax
+	for e := 1; e <= 64; e++ {
+		for c := range t.first[e] {
+			v := uint64(1)<<(e-1) | uint64(c)<<(64-wholeCellBits)>>(65-e)
+			i := 0
+			if e == 64 {
+				i = len(t.high) - 1 // only quantilesMax itself
+			} else {
+				for t.high[i] < v {
+					i++
+				}
+			}
+			t.first[e][c] = uint16(i)
+		}
+	}
+	return t
+})
 
 // Count returns how many values were added.
 func (s *Quantiles) Count() float64 { return s.n }

@@ -139,9 +139,9 @@ func newSketches(cfg *SketchConfig, key [16]byte) (*sketches, error) {
 
 // packet adds what is counted per packet; delay is negative for a flow's first.
 func (s *sketches) packet(k *flow.Packet, delay int64) {
-	s.now.size.Add(float64(k.L3Len))
+	s.now.size.AddUint(uint64(k.L3Len))
 	if delay >= 0 {
-		s.now.delay.Add(float64(delay))
+		s.now.delay.AddUint(uint64(delay))
 	}
 	if s.sizes != nil {
 		s.sizes.Add(k.Hash, flow.SizeBin(k.L3Len))

@@ -57,7 +57,9 @@ func (w *worker) batch(b *work) {
 	w.scorer.use(w.p.models.Load())
 	w.scorer.taken = b.taken
 	ticks := b.ticks
-	for _, i := range b.queues[w.id] {
+	mine := b.queues[w.id]
+	for n, i := range mine {
+		w.prefetch(b, mine, n)
 		for len(ticks) > 0 && ticks[0].before <= int(i) {
 			w.tick(ticks[0])
 			ticks = ticks[1:]
@@ -74,6 +76,21 @@ func (w *worker) batch(b *work) {
 	w.scorer.flush()
 	w.mu.Unlock()
 	w.send(last(b.seq))
+}
+
+// How many packets ahead of Add the index and the state are asked for.
+const (
+	prefetchIndex = 16
+	prefetchState = 8
+)
+
+func (w *worker) prefetch(b *work, mine []uint16, n int) {
+	if n+prefetchIndex < len(mine) {
+		w.table.PrefetchIndex(b.packets[mine[n+prefetchIndex]].Hash)
+	}
+	if n+prefetchState < len(mine) {
+		w.table.PrefetchState(b.packets[mine[n+prefetchState]].Hash)
+	}
 }
 
 func (w *worker) add(k *flow.Packet) {
