@@ -1,0 +1,95 @@
+package detect
+
+import (
+	"github.com/agp-net/telegraf-agp/agp/packet"
+	"github.com/agp-net/telegraf-agp/agp/telemetry"
+)
+
+// beacon is the rhythm of one source towards one service.
+type beacon struct {
+	last        int64
+	n           float64 // intervals
+	sum, sum2   float64 // s
+	ends        float64
+	sumB, sumB2 float64 // bytes sent per flow
+}
+
+const (
+	beaconMemory = 86400 * second
+	beaconMin    = 1.0    // s; faster is a load, not a rhythm
+	beaconMax    = 3600.0 // s
+	beaconBytes  = 0.2    // spread of the bytes sent per flow
+)
+
+// local says whether an address belongs to a site's own network or to a group:
+// what polls there is monitoring or discovery.
+func local(version uint8, a *[16]byte) bool {
+	if version == 4 {
+		switch {
+		case a[0] == 10, a[0] == 127, a[0] >= 224, a[0] == 0,
+			a[0] == 172 && a[1]&0xf0 == 16, a[0] == 192 && a[1] == 168, a[0] == 169 && a[1] == 254,
+			a[0] == 100 && a[1]&0xc0 == 64:
+			return true
+		}
+		return false
+	}
+	return a[0] == 0xff || a[0]&0xfe == 0xfc || (a[0] == 0xfe && a[1]&0x80 == 0x80) || *a == [16]byte{15: 1}
+}
+
+// beaconStart and beaconEnd: one host opens connections to one service outside at equal
+// intervals, and says about the same each time, as an implant asking for work does. People
+// and browsers are irregular; monitoring polls inside; DNS and NTP have ports of their own. Missed: beacons with
+// jitter above the spread, and ones inside a single connection (the `class` model's part).
+// A program that polls a public service at a fixed pace looks the same: it is reported, and right to be looked at.
+func (d *Detector) beaconStart(s *FlowStart) {
+	if (s.Protocol != packet.ProtoTCP || s.TCPFlags&tcpOpen != packet.TCPSyn) && s.Protocol != packet.ProtoUDP ||
+		s.DstPort == 53 || s.DstPort == 123 || local(s.IPVersion, &s.Dst) {
+		return
+	}
+	id := d.subject(saltBeacon, &s.Src, &s.Dst, s.DstPort)
+	e := d.beacons.at(id, s.TimeNs)
+	b := &e.v
+	if e.weight > 0 {
+		gap := float64(s.TimeNs-b.last) / float64(second)
+		if gap < beaconMin || gap > beaconMax {
+			if gap >= 0 && gap < beaconMin {
+				// A burst is one beat too many: start over.
+				*b = beacon{}
+			}
+			e.weight = 0
+		} else {
+			b.n++
+			b.sum += gap
+			b.sum2 += gap * gap
+		}
+	}
+	e.weight++
+	b.last = s.TimeNs
+}
+
+func (d *Detector) beaconEnd(r *telemetry.Record) {
+	if r.Protocol != packet.ProtoTCP && r.Protocol != packet.ProtoUDP || r.DstPort == 53 || r.DstPort == 123 {
+		return
+	}
+	id := d.subject(saltBeacon, &r.Src, &r.Dst, r.DstPort)
+	e := d.beacons.find(id)
+	if e == nil {
+		return
+	}
+	b := &e.v
+	v := float64(r.Dir[telemetry.Fwd].PayloadBytes)
+	if v == 0 {
+		return // not a word said
+	}
+	b.ends++
+	b.sumB += v
+	b.sumB2 += v * v
+	if b.n < d.cfg.Beacon || spread(b.n, b.sum, b.sum2) > d.cfg.BeaconSpread ||
+		b.ends < b.n/2 || spread(b.ends, b.sumB, b.sumB2) > beaconBytes {
+		return
+	}
+	d.fire(&telemetry.Alert{
+		Kind: Beacon, Src: address(r.IPVersion, &r.Src), Dst: address(r.IPVersion, &r.Dst), DstPort: r.DstPort, Protocol: r.Protocol,
+		Count: uint64(b.n), Threshold: d.cfg.Beacon, WindowNs: int64(b.sum * float64(second)),
+	}, id)
+}

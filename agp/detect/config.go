@@ -1,0 +1,147 @@
+package detect
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sort"
+	"strings"
+)
+
+// Kinds of alerts.
+const (
+	SYNFlood         = "syn_flood"
+	SYNACKReflection = "syn_ack_reflection"
+	Amplification    = "amplification"
+	UDPFlood         = "udp_flood"
+	ICMPFlood        = "icmp_flood"
+	RequestFlood     = "request_flood"
+	PortScan         = "port_scan"
+	HostScan         = "host_scan"
+	StealthScan      = "stealth_scan"
+	BruteForce       = "brute_force"
+	Beacon           = "beacon"
+	DNSTunnel        = "dns_tunnel"
+	ICMPTunnel       = "icmp_tunnel"
+	CovertTiming     = "covert_timing"
+)
+
+// ErrConfig wraps every complaint about a configuration.
+var ErrConfig = errors.New("detection configuration")
+
+// Config holds the thresholds. A count threshold of 0 means the default, a
+// negative one switches the rule off. Config's zero value is the default.
+type Config struct {
+	Key [16]byte // of the hashes; random for live traffic
+
+	// Floods, per victim and 10 s.
+	SYNFlood         float64 // unanswered SYN flows to one address and port; 150
+	SYNACKReflection float64 // SYN+ACK flows to an address that sent no SYN; 150
+	Amplification    float64 // senders of unasked answers from one amplifying service; 100
+	AmpLarge         float64 // the same where first packets average 400 bytes or more; 25
+	UDPFlood         float64 // unanswered UDP flows to one address; 1000
+	ICMPFlood        float64 // unanswered ICMP flows to one address; 500
+	RequestFlood     float64 // flows to one address and port that begin with data, without handshake or answer; 150
+
+	// Scans, per source and 60 s.
+	PortScan    float64 // ports of one address that gave no data; 15
+	UDPPortScan float64 // unanswered UDP ports of one address; 120, above what a traceroute touches
+	HostScan    float64 // addresses that gave no data on one port; 25
+	StealthScan float64 // flows opened with flags that no TCP stack sends; 3
+
+	// Password guessing, per source, destination and port and 60 s.
+	BruteForce float64 // short complete connections; 20
+
+	// Beacon: connections at equal intervals between two hosts.
+	Beacon       float64 // intervals seen; 30
+	BeaconSpread float64 // standard deviation / mean of the intervals, at most; 0.1
+
+	// Tunnels.
+	DNSTunnel      float64 // queries of one client to one server in 60 s; 40
+	DNSTunnelBytes float64 // mean payload of these queries; 100
+	ICMPTunnel     float64 // echo packets of one flow; 20
+	ICMPTunnelStd  float64 // standard deviation of their size in bytes; 16
+
+	// Covert timing: packets of one size whose gaps take two values.
+	CovertTiming float64 // packets in one direction; 200
+
+	HoldDown           float64 // s of capture time before the same alert may come again; 300
+	MaxAlertsPerMinute float64 // of capture time, all kinds together; 120
+}
+
+// setting names a field of Config as the configuration file does.
+type setting struct {
+	name     string
+	field    func(*Config) *float64
+	standard float64
+}
+
+var settings = []setting{
+	{"syn_flood", func(c *Config) *float64 { return &c.SYNFlood }, 150},
+	{"syn_ack_reflection", func(c *Config) *float64 { return &c.SYNACKReflection }, 150},
+	{"amplification", func(c *Config) *float64 { return &c.Amplification }, 100},
+	{"amplification_large", func(c *Config) *float64 { return &c.AmpLarge }, 25},
+	{"udp_flood", func(c *Config) *float64 { return &c.UDPFlood }, 1000},
+	{"icmp_flood", func(c *Config) *float64 { return &c.ICMPFlood }, 500},
+	{"request_flood", func(c *Config) *float64 { return &c.RequestFlood }, 150},
+	{"port_scan", func(c *Config) *float64 { return &c.PortScan }, 15},
+	{"udp_port_scan", func(c *Config) *float64 { return &c.UDPPortScan }, 120},
+	{"host_scan", func(c *Config) *float64 { return &c.HostScan }, 25},
+	{"stealth_scan", func(c *Config) *float64 { return &c.StealthScan }, 3},
+	{"brute_force", func(c *Config) *float64 { return &c.BruteForce }, 20},
+	{"beacon", func(c *Config) *float64 { return &c.Beacon }, 30},
+	{"beacon_spread", func(c *Config) *float64 { return &c.BeaconSpread }, 0.1},
+	{"dns_tunnel", func(c *Config) *float64 { return &c.DNSTunnel }, 40},
+	{"dns_tunnel_bytes", func(c *Config) *float64 { return &c.DNSTunnelBytes }, 100},
+	{"icmp_tunnel", func(c *Config) *float64 { return &c.ICMPTunnel }, 20},
+	{"icmp_tunnel_std", func(c *Config) *float64 { return &c.ICMPTunnelStd }, 16},
+	{"covert_timing", func(c *Config) *float64 { return &c.CovertTiming }, 200},
+	{"hold_down", func(c *Config) *float64 { return &c.HoldDown }, 300},
+	{"max_alerts_per_minute", func(c *Config) *float64 { return &c.MaxAlertsPerMinute }, 120},
+}
+
+// ParseConfig fills a Config from thresholds by name; an unknown name is an error that lists the known ones.
+func ParseConfig(m map[string]float64) (Config, error) {
+	var c Config
+	names := make([]string, 0, len(m))
+	for n := range m {
+		names = append(names, n)
+	}
+	sort.Strings(names)
+	for _, n := range names {
+		i := slices.IndexFunc(settings, func(s setting) bool { return s.name == n })
+		if i < 0 {
+			return c, fmt.Errorf("%w: no threshold %q; known are %s", ErrConfig, n, strings.Join(Thresholds(), ", "))
+		}
+		v := m[n]
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			return c, fmt.Errorf("%w: %s = %v", ErrConfig, n, v)
+		}
+		*settings[i].field(&c) = v
+	}
+	return c, nil
+}
+
+// Thresholds lists the names that ParseConfig knows.
+func Thresholds() []string {
+	out := make([]string, len(settings))
+	for i, s := range settings {
+		out[i] = s.name
+	}
+	return out
+}
+
+// withDefaults replaces zeros by the defaults and negative values by what nothing reaches.
+func (c Config) withDefaults() Config {
+	for _, s := range settings {
+		p := s.field(&c)
+		switch {
+		case *p == 0:
+			*p = s.standard
+		case *p < 0:
+			*p = math.Inf(1)
+		}
+	}
+	return c
+}

@@ -1,0 +1,157 @@
+package detect
+
+import (
+	"math"
+	"net/netip"
+
+	"github.com/agp-net/telegraf-agp/agp/sketch"
+	"github.com/agp-net/telegraf-agp/agp/telemetry"
+)
+
+const second = int64(1e9)
+
+// Windows and table sizes.
+const (
+	floodWindow = 10 * second
+	flowWindow  = 60 * second // scans, guessing, DNS: at least the default idle timeout
+	floodSlots  = 8192
+	scanSlots   = 16384
+	loginSlots  = 8192
+	beaconSlots = 16384
+	dnsSlots    = 4096
+	holdSlots   = 4096
+)
+
+// FlowStart is the first packet of a flow. Src is the initiator: with SYN+ACK as
+// first packet (TCPFlags says so) that is the receiver of the packet.
+type FlowStart struct {
+	Seq                           uint64 // packet number
+	TimeNs                        int64
+	Src, Dst                      [16]byte // as packet.Info
+	SrcPort, DstPort              uint16
+	IPVersion, Protocol, TCPFlags uint8
+	WireLen                       uint32
+}
+
+// Stats are counters since New.
+type Stats struct {
+	Starts, Ends uint64
+	Alerts       uint64
+	Suppressed   uint64 // held back by hold-down or by the rate limit
+	Evicted      uint64 // entries that gave way to others
+}
+
+// Detector applies the rules; see the package comment.
+type Detector struct {
+	cfg   Config
+	alert func(*telemetry.Alert)
+	h     sketch.Hasher
+	now   int64
+	stats Stats
+
+	floods  table[flood]
+	scans   table[scan]
+	logins  table[login]
+	beacons table[beacon]
+	dns     table[dnsClient]
+	held    table[struct{}]
+
+	minute      int64 // start of the rate limit's minute
+	minuteCount float64
+}
+
+// New makes a detector that calls alert for every finding; the alert is only valid during the call.
+func New(cfg Config, alert func(*telemetry.Alert)) *Detector {
+	cfg = cfg.withDefaults()
+	holdDown := int64(math.MaxInt64)
+	if cfg.HoldDown < 1e9 {
+		holdDown = int64(cfg.HoldDown * float64(second))
+	}
+	return &Detector{
+		cfg: cfg, alert: alert, h: sketch.NewHasher(cfg.Key), now: math.MinInt64, minute: math.MinInt64,
+		floods:  newTable[flood](floodSlots, floodMemory, floodMemory),
+		scans:   newTable[scan](scanSlots, flowWindow, 2*flowWindow),
+		logins:  newTable[login](loginSlots, flowWindow, 2*flowWindow),
+		beacons: newTable[beacon](beaconSlots, beaconMemory, second),
+		dns:     newTable[dnsClient](dnsSlots, flowWindow, 2*flowWindow),
+		held:    newTable[struct{}](holdSlots, holdDown, second),
+	}
+}
+
+// Stats returns the counters.
+func (d *Detector) Stats() Stats {
+	s := d.stats
+	s.Evicted = d.floods.evicted + d.scans.evicted + d.logins.evicted + d.beacons.evicted + d.dns.evicted + d.held.evicted
+	return s
+}
+
+// Tick says that capture time has come to nowNs. Windows close by the events
+// that follow; a tick only bounds how old the clock of the hold-down can be.
+func (d *Detector) Tick(nowNs int64) { d.now = nowNs }
+
+// Flush says that the input has ended. Rules fire when their count is reached, so nothing is left to judge.
+func (d *Detector) Flush(nowNs int64) { d.now = nowNs }
+
+// FlowStart takes the first packet of a flow.
+func (d *Detector) FlowStart(s *FlowStart) {
+	d.stats.Starts++
+	d.now = s.TimeNs
+	d.floodStart(s)
+	d.beaconStart(s)
+	d.stealthStart(s)
+}
+
+// FlowEnd takes a finished flow.
+func (d *Detector) FlowEnd(r *telemetry.Record) {
+	d.stats.Ends++
+	d.now = max(d.now, r.EndNs)
+	d.floodEnd(r)
+	d.scanEnd(r)
+	d.loginEnd(r)
+	d.beaconEnd(r)
+	d.dnsEnd(r)
+	d.icmpEnd(r)
+	d.covertEnd(r)
+}
+
+// pair, service and kindSubject give subjects their ids; the salt keeps rules apart.
+func (d *Detector) subject(salt uint64, a, b *[16]byte, port uint16) uint64 {
+	h := salt<<16 | uint64(port)
+	if a != nil {
+		h ^= d.h.Addr(a)
+	}
+	if b != nil {
+		h = d.h.Pair(h, d.h.Addr(b))
+	} else {
+		h = d.h.Uint64(h)
+	}
+	return h | 1 // 0 marks a free entry
+}
+
+// fire emits an alert unless the same kind and subject fired within the
+// hold-down, or too many alerts did within the minute.
+func (d *Detector) fire(a *telemetry.Alert, id uint64) {
+	a.TimeNs = d.now
+	if e := d.held.find(id); e != nil && d.now-e.startN < d.held.window && e.startN-d.now <= d.held.late {
+		d.stats.Suppressed++
+		return
+	}
+	if d.now-d.minute >= 60*second || d.now < d.minute {
+		d.minute, d.minuteCount = d.now, 0
+	}
+	if d.minuteCount++; d.minuteCount > d.cfg.MaxAlertsPerMinute {
+		d.stats.Suppressed++
+		return
+	}
+	d.held.at(id, d.now)
+	d.stats.Alerts++
+	d.alert(a)
+}
+
+// address is the text of an address as it is kept in records.
+func address(version uint8, a *[16]byte) string {
+	if version == 4 {
+		return netip.AddrFrom4([4]byte(a[:4])).String()
+	}
+	return netip.AddrFrom16(*a).String()
+}
