@@ -2,9 +2,9 @@ package flow
 
 import "unsafe"
 
-// chunkBits: slabs grow by 4096 entries, so that a table costs what its active flows need.
+// chunkBits: slabs grow by 256 entries, so that a table costs what its active flows need.
 const (
-	chunkBits = 12
+	chunkBits = 8
 	chunkSize = 1 << chunkBits
 	chunkMask = chunkSize - 1
 )
