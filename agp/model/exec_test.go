@@ -26,6 +26,10 @@ func readFloats(t testing.TB, path string) []float32 {
 func planFile(t testing.TB, path string) *Plan {
 	b, err := os.ReadFile(path)
 	require.NoError(t, err)
+	return planBytes(t, b)
+}
+
+func planBytes(t testing.TB, b []byte) *Plan {
 	g, err := parseONNX(b)
 	require.NoError(t, err)
 	p, err := compile(g)
@@ -154,26 +158,33 @@ func TestExecutorDoesNotAllocate(t *testing.T) {
 	}
 }
 
+// The published network: 95 size bins, one sigmoid.
 func BenchmarkClassCNN(b *testing.B) {
-	for _, name := range []string{"cnn159", "head"} {
-		p := planFile(b, "testdata/golden/"+name+".onnx")
-		const n = 64
-		in, out := make([]float32, n*p.Inputs), make([]float32, n*p.Outputs)
-		rng := rand.New(rand.NewPCG(1, 2))
-		for i := range in {
-			in[i] = float32(rng.IntN(20))
-		}
-		for _, isa := range ISAs() {
-			b.Run(name+"/"+isa.String(), func(b *testing.B) {
-				e, err := NewExecutorISA(p, isa)
-				require.NoError(b, err)
-				for b.Loop() {
-					e.Run(in, n, out)
-				}
-				s := b.Elapsed().Seconds()
-				b.ReportMetric(n*float64(b.N)/s, "flows/s")
-				b.ReportMetric(n*float64(b.N)*float64(p.FLOPs())/s/1e9, "GFLOP/s")
-			})
-		}
+	benchmark(b, planBytes(b, cnn1D().encode()))
+}
+
+// A model over all 159 histogram inputs with log counts and 8 classes.
+func BenchmarkClassCNN159(b *testing.B) { benchmark(b, planFile(b, "testdata/golden/cnn159.onnx")) }
+
+func BenchmarkHeadCNN(b *testing.B) { benchmark(b, planFile(b, "testdata/golden/head.onnx")) }
+
+func benchmark(b *testing.B, p *Plan) {
+	const n = BatchSize
+	in, out := make([]float32, n*p.Inputs), make([]float32, n*p.Outputs)
+	rng := rand.New(rand.NewPCG(1, 2))
+	for i := range in {
+		in[i] = float32(rng.IntN(20))
+	}
+	for _, isa := range ISAs() {
+		b.Run(isa.String(), func(b *testing.B) {
+			e, err := NewExecutorISA(p, isa)
+			require.NoError(b, err)
+			for b.Loop() {
+				e.Run(in, n, out)
+			}
+			s := b.Elapsed().Seconds()
+			b.ReportMetric(n*float64(b.N)/s, "flows/s")
+			b.ReportMetric(n*float64(b.N)*float64(p.FLOPs())/s/1e9, "GFLOP/s")
+		})
 	}
 }

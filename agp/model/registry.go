@@ -21,9 +21,9 @@ type Options struct {
 	// Patience is how long a changed file that cannot be read as a model is taken for a
 	// half-written one; after that it is reported. Default 2 s.
 	Patience time.Duration
-	// OnRefused is told of a changed file that was refused; the model loaded from it
-	// before, if any, stays. Called from the registry's goroutine. (NewRegistry and
-	// Reload return such errors instead.)
+	// OnRefused is told of a file that was refused; the model loaded from it before, if
+	// any, stays. Called from the goroutine that loads: the one of NewRegistry, of
+	// Reload, or the registry's own.
 	OnRefused func(path string, err error)
 	// OnSwap is told of each set that is published after the first one, from the
 	// registry's goroutine or from Reload's.
@@ -78,7 +78,7 @@ func NewRegistry(paths []string, opt Options) (*Registry, error) {
 		}
 		r.files = append(r.files, file{path: p})
 	}
-	_, bad := r.load(0, nil)
+	_, bad := r.load(0)
 	errs = append(errs, bad)
 	go r.watch()
 	return r, errors.Join(errs...)
@@ -94,7 +94,7 @@ func (r *Registry) Reload() error {
 		r.files[i].looked = false
 	}
 	r.mu.Unlock()
-	_, err := r.load(0, nil)
+	_, err := r.load(0)
 	return err
 }
 
@@ -129,7 +129,7 @@ func (r *Registry) watch() {
 			_ = err
 			timer.Reset(r.opt.Settle)
 		case <-timer.C:
-			if again, _ := r.load(r.opt.Patience, r.opt.OnRefused); again {
+			if again, _ := r.load(r.opt.Patience); again {
 				timer.Reset(r.opt.Settle)
 			}
 		}
@@ -139,7 +139,7 @@ func (r *Registry) watch() {
 // load looks at all files and publishes a new set if a model changed. A refused
 // file is reported when its content has been the same for the given patience;
 // again says that there is such a file to come back to.
-func (r *Registry) load(patience time.Duration, onRefused func(string, error)) (again bool, err error) {
+func (r *Registry) load(patience time.Duration) (again bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
@@ -148,8 +148,8 @@ func (r *Registry) load(patience time.Duration, onRefused func(string, error)) (
 	refuse := func(f *file, err error) {
 		errs = append(errs, err)
 		f.failed = time.Time{}
-		if onRefused != nil {
-			onRefused(f.path, err)
+		if r.opt.OnRefused != nil {
+			r.opt.OnRefused(f.path, err)
 		}
 	}
 	models := make([]*Model, len(r.files))

@@ -12,7 +12,7 @@ type Mask uint32
 // MaxModels is how many models a set may have.
 const MaxModels = 32
 
-// Set is an immutable list of models that run together. A nil *Set has none.
+// Set is an immutable list of models that run together. A nil *Set and the zero Set have none.
 type Set struct {
 	models   []*Model
 	triggers []uint64
@@ -96,7 +96,7 @@ func (s *Set) Hit(packets uint64) Mask {
 
 // MinPackets is the smallest packet count at which a flow that ends is scored, MaxUint64 without models.
 func (s *Set) MinPackets() uint64 {
-	if s == nil {
+	if len(s.Models()) == 0 {
 		return math.MaxUint64
 	}
 	return s.min

@@ -216,7 +216,7 @@ func (m *machine) models() finding {
 	}
 	var good []string
 	for _, p := range paths {
-		loaded, err := model.LoadFile(p)
+		loaded, err := model.Load(p)
 		if err != nil {
 			return finding{levelMissing, "models", err.Error(), "install the models of this version"}
 		}

@@ -59,7 +59,7 @@ func run(ctx context.Context, args []string) int {
 
 // commands of the binary, each in its own file.
 func commands() []*cli.Command {
-	return []*cli.Command{runCommand(), engineCommand(), replayCommand(), doctorCommand(), versionCommand()}
+	return []*cli.Command{runCommand(), engineCommand(), replayCommand(), doctorCommand(), modelCommand(), versionCommand()}
 }
 
 const defaultConfig = "/etc/telegraf-agp/agp.conf"
