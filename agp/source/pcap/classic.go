@@ -119,6 +119,8 @@ func (r *Reader) shortRecord(rest []byte, err error) error {
 		return r.short(err, "block")
 	case err == io.EOF && len(rest) == 0:
 		return err
+	case len(rest) == 0: // the input failed between records
+		return r.short(err, "record")
 	}
 	r.dropped[reasonTruncated]++
 	return r.short(err, "record")
