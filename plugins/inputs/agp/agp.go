@@ -138,7 +138,7 @@ func (a *AGP) check() error {
 		errs = append(errs, oneOf("decap", d, "vxlan", "gre", "geneve", "gtpu"))
 	}
 	if len(a.Files) == 0 {
-		errs = append(errs, bad("files", "[]", "at least one capture file"))
+		errs = append(errs, bad("files", a.Files, "at least one capture file"))
 	}
 	return errors.Join(errs...)
 }
