@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/agp-net/telegraf-agp/agp/detect"
 	"github.com/agp-net/telegraf-agp/agp/flow"
 	"github.com/agp-net/telegraf-agp/agp/model"
 	"github.com/agp-net/telegraf-agp/agp/packet"
@@ -25,6 +26,10 @@ import (
 func Build(conf *agppb.Configure, sink pipeline.Sink, log Log) (*Built, error) {
 	if p := conf.GetPipeline(); p != "cpu" {
 		return nil, fmt.Errorf("%w: pipeline = %q, allowed is \"cpu\"", ErrConfig, p)
+	}
+	thresholds, err := detect.ParseConfig(conf.GetDetect())
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
 	src, name, err := openSource(conf.GetSource())
 	if err != nil {
@@ -47,6 +52,7 @@ func Build(conf *agppb.Configure, sink pipeline.Sink, log Log) (*Built, error) {
 			Key:      flow.KeyOptions{VLAN: conf.GetKeyVlan(), Tunnel: conf.GetKeyTunnel()},
 		},
 		Models: m.load(conf.GetModels()),
+		Detect: thresholds,
 		Sketch: cpu.SketchConfig{TopK: int(conf.GetTopK()), Serialize: conf.GetSketchState()},
 	})
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/influxdata/telegraf/config"
 	"github.com/influxdata/telegraf/plugins/inputs"
 
+	"github.com/agp-net/telegraf-agp/agp/detect"
 	"github.com/agp-net/telegraf-agp/agp/supervise"
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
 	"github.com/agp-net/telegraf-agp/agp/telemetry/agppb"
@@ -139,6 +140,9 @@ func (a *AGP) check() error {
 	}
 	if len(a.Files) == 0 {
 		errs = append(errs, bad("files", a.Files, "at least one capture file"))
+	}
+	if _, err := detect.ParseConfig(a.Detect); err != nil {
+		errs = append(errs, fmt.Errorf("%w: %w", ErrConfig, err))
 	}
 	return errors.Join(errs...)
 }

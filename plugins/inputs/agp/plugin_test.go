@@ -3,9 +3,11 @@ package agp
 import (
 	"bytes"
 	"context"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -17,6 +19,7 @@ import (
 	"github.com/influxdata/telegraf/testutil"
 	"github.com/stretchr/testify/require"
 
+	"github.com/agp-net/telegraf-agp/agp/detect"
 	"github.com/agp-net/telegraf-agp/agp/engine"
 	"github.com/agp-net/telegraf-agp/agp/model"
 	"github.com/agp-net/telegraf-agp/agp/pipeline"
@@ -95,6 +98,7 @@ func TestBadConfigurationNamesKeyValueAndAllowed(t *testing.T) {
 		`flows.emit = "some", allowed: "none", "alerts", "sampled", "all"`:      func(a *AGP) { a.Flows.Emit = "some" },
 		`flows.sample_every = 0, allowed: 1 to 1073741824`:                      func(a *AGP) { a.Flows.SampleEvery = 0 },
 		`flows.max_per_second = -2, allowed: 0 to 1000000000`:                   func(a *AGP) { a.Flows.MaxPerSecond = -2 },
+		`no threshold "syn_flud"; known are syn_flood`:                          func(a *AGP) { a.Detect = map[string]float64{"syn_flud": 1} },
 		`models[0] = "/no.onnx"`:                                                func(a *AGP) { a.Models = []string{"/no.onnx"} },
 		`engine_command = ["/no/such/program"]`:                                 func(a *AGP) { a.EngineCommand = []string{"/no/such/program"} },
 	} {
@@ -164,6 +168,8 @@ func TestSampleConfigStatesTheDefaultsAndEveryOption(t *testing.T) {
 	want.Decap = []string{}
 	want.EngineCommand = []string{"/usr/lib/telegraf-agp/telegraf-agp", "engine"}
 	want.Log = got.Log
+	require.ElementsMatch(t, detect.Thresholds(), slices.Collect(maps.Keys(got.Detect)), "every threshold is listed")
+	want.Detect = got.Detect
 	require.Equal(t, want, got)
 
 	c = config.NewConfig()
