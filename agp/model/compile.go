@@ -32,6 +32,8 @@ type builder struct {
 	layers []Layer
 	node   *node
 	one    bool // the graph's input has a static batch of 1
+	made   int  // floats and indices that layers hold, against maxElements
+	macs   int  // against maxMACs, before layers are fused
 }
 
 // compile turns a parsed graph into a plan.
@@ -200,10 +202,11 @@ func (b *builder) add(n *node) error {
 		}
 	}
 	b.node = n
-	in := make([]operand, max(len(n.in), f.max))
-	if f.max == variadic {
-		in = make([]operand, len(n.in))
+	slots := len(n.in)
+	if f.max != variadic {
+		slots = f.max // optional ones that are left out count as missing
 	}
+	in := make([]operand, slots)
 	for i := range in {
 		in[i].id = -1
 		if i < len(n.in) {
@@ -294,6 +297,13 @@ func (b *builder) emit(op Op, dims []int, slack int, in ...int) (operand, error)
 	if n == 0 {
 		return operand{}, fmt.Errorf("%w: empty result %v", ErrShape, dims)
 	}
+	tables, macs := cost(op)
+	if b.made += tables; b.made > maxElements {
+		return operand{}, fmt.Errorf("%w: layers have more than %d weights and table entries", ErrTooLarge, maxElements)
+	}
+	if b.macs += macs; b.macs > maxMACs {
+		return operand{}, fmt.Errorf("%w: more than %d operations per flow", ErrTooLarge, maxMACs)
+	}
 	id := len(b.values)
 	b.values = append(b.values, Value{Rows: n, Slack: slack})
 	name := b.node.name
@@ -302,6 +312,27 @@ func (b *builder) emit(op Op, dims []int, slack int, in ...int) (operand, error)
 	}
 	b.layers = append(b.layers, Layer{Name: clip(name), In: in, Out: id, Op: op})
 	return operand{id: id, dims: dims}, nil
+}
+
+// cost returns the entries that a layer holds and the multiply-accumulates, or for a pool the
+// comparisons, that it does per flow. Kernel calls that an executor will list count as entries, too.
+func cost(op Op) (tables, macs int) {
+	const call = 16
+	switch o := op.(type) {
+	case *Conv:
+		return len(o.Weights) + len(o.Bias) + call*o.Group*o.OH*o.OW, o.macs()
+	case *Dense:
+		return len(o.Weights) + len(o.Bias) + call*o.T, o.macs()
+	case *Pool:
+		return 0, o.C * o.OH * o.OW * min(o.KH, o.H) * min(o.KW, o.W)
+	case *Gather:
+		return len(o.Index) + len(o.Const), 0
+	case *Affine:
+		return len(o.Scale) + len(o.Shift), 0
+	case *Binary:
+		return len(o.Const), 0
+	}
+	return 0, 0
 }
 
 // newConst makes a folded constant of checked size.

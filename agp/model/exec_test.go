@@ -80,6 +80,46 @@ func sameBits(t *testing.T, want, got []float32, what ...any) {
 	}
 }
 
+// guard moves the arena between two walls; the result says whether they still stand.
+func (e *Executor) guard() func() bool {
+	const wall = 4096
+	n := len(e.arena)
+	buf := alignedFloats(n + 2*wall)
+	for i := range buf {
+		buf[i] = 12345
+	}
+	e.arena = buf[wall : wall+n : wall+n]
+	clear(e.arena)
+	e.steps = nil
+	for i := range e.plan.Layers {
+		e.steps = append(e.steps, e.prepare(&e.plan.Layers[i]))
+	}
+	return func() bool {
+		for i, v := range buf {
+			if (i < wall || i >= wall+n) && v != 12345 {
+				return false
+			}
+		}
+		return true
+	}
+}
+
+// Vector kernels may write past a value, never past the arena.
+func TestKernelsStayInTheArena(t *testing.T) {
+	files, err := filepath.Glob("testdata/golden/*.onnx")
+	require.NoError(t, err)
+	for _, f := range files {
+		p := planFile(t, f)
+		for _, isa := range ISAs() {
+			e, err := NewExecutorISA(p, isa)
+			require.NoError(t, err)
+			intact := e.guard()
+			e.Run(make([]float32, 20*p.Inputs), 20, make([]float32, 20*p.Outputs))
+			require.True(t, intact(), "%s %s", f, isa)
+		}
+	}
+}
+
 func TestExecutorMatchesRecordedONNXRuntime(t *testing.T) {
 	files, err := filepath.Glob("testdata/golden/*.onnx")
 	require.NoError(t, err)

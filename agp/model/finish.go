@@ -35,25 +35,17 @@ func finish(values []Value, layers []Layer, in, out int) (*Plan, error) {
 	p.Out = id(out)
 	for i := range p.Layers {
 		l := &p.Layers[i]
-		macs := 0
 		switch o := l.Op.(type) {
 		case *Conv:
-			macs = o.F * o.OH * (o.OW / o.Pool * o.Pool) * (o.C / o.Group) * o.KH * o.KW
 			p.Params += len(o.Weights) + len(o.Bias)
+			p.MACs += o.macs()
 		case *Dense:
-			macs = o.T * o.N * o.K
 			p.Params += len(o.Weights) + len(o.Bias)
-		case *Pool: // comparisons are work too, but not multiply-accumulates
-			if w := o.C * o.OH * o.OW * min(o.KH, o.H) * min(o.KW, o.W); w > maxMACs {
-				return nil, fmt.Errorf("%w: layer %q: windows of more than %d elements per flow", ErrTooLarge, l.Name, maxMACs)
-			}
+			p.MACs += o.macs()
 		case *Affine:
 			p.Params += len(o.Scale) + len(o.Shift)
 		case *Embed:
 			p.Params += len(o.Table)
-		}
-		if p.MACs += macs; p.MACs > maxMACs {
-			return nil, fmt.Errorf("%w: layer %q: more than %d multiply-accumulates per flow", ErrTooLarge, l.Name, maxMACs)
 		}
 	}
 	if n := len(p.Layers); n > 0 {

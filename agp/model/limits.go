@@ -13,7 +13,7 @@ const (
 	maxElements  = 4 << 20 // of one constant, and of all constants of a file
 	maxRows      = 1 << 16 // floats per flow in one activation
 	maxArenaRows = 1 << 18 // floats per flow in all live activations
-	maxMACs      = 1 << 28 // multiply-accumulates per flow
+	maxMACs      = 1 << 26 // multiply-accumulates per flow
 	maxAttrs     = 256     // attributes of one node
 	maxAttrItems = 1 << 16 // items of one list attribute
 	maxMetaProps = 256

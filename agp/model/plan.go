@@ -63,6 +63,10 @@ type Conv struct {
 	Pool                       int // window and step of a max pool along W; 1 = none
 }
 
+func (c *Conv) macs() int {
+	return c.F * c.OH * (c.OW / c.Pool * c.Pool) * (c.C / c.Group) * c.KH * c.KW
+}
+
 // Dense is y[t][n] = sum over k of W[n][k] x[t][k] + b[n].
 type Dense struct {
 	T, K, N int
@@ -70,6 +74,8 @@ type Dense struct {
 	Bias    []float32 // [N]
 	Relu    bool
 }
+
+func (d *Dense) macs() int { return d.T * d.N * d.K }
 
 // Pool is a 2-D max or average pool over [C][H][W]; windows are cut at the edges.
 type Pool struct {
