@@ -8,6 +8,7 @@ import (
 // beacon is the rhythm of one source towards one service.
 type beacon struct {
 	last        int64
+	port        uint16  // of the source, last time
 	n           float64 // intervals
 	sum, sum2   float64 // s
 	ends        float64
@@ -51,11 +52,8 @@ func (d *Detector) beaconStart(s *FlowStart) {
 	b := &e.v
 	if e.weight > 0 {
 		gap := float64(s.TimeNs-b.last) / float64(second)
-		if gap < beaconMin || gap > beaconMax {
-			if gap >= 0 && gap < beaconMin {
-				// A burst is one beat too many: start over.
-				*b = beacon{}
-			}
+		if gap < beaconMin || gap > beaconMax || s.SrcPort == b.port {
+			*b = beacon{} // a burst, a pause, or one association that keeps itself alive
 			e.weight = 0
 		} else {
 			b.n++
@@ -64,7 +62,7 @@ func (d *Detector) beaconStart(s *FlowStart) {
 		}
 	}
 	e.weight++
-	b.last = s.TimeNs
+	b.last, b.port = s.TimeNs, s.SrcPort
 }
 
 func (d *Detector) beaconEnd(r *telemetry.Record) {

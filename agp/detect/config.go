@@ -25,6 +25,8 @@ const (
 	DNSTunnel        = "dns_tunnel"
 	ICMPTunnel       = "icmp_tunnel"
 	CovertTiming     = "covert_timing"
+	CovertSize       = "covert_size"
+	OneWayPush       = "one_way_push"
 )
 
 // ErrConfig wraps every complaint about a configuration.
@@ -63,8 +65,8 @@ type Config struct {
 	ICMPTunnel     float64 // echo packets of one flow; 20
 	ICMPTunnelStd  float64 // standard deviation of their size in bytes; 16
 
-	// Covert timing: packets of one size whose gaps take two values.
-	CovertTiming float64 // packets in one direction; 200
+	CovertTiming float64 // packets in one direction whose gaps or sizes take two values; 200
+	OneWayPush   float64 // packets of a client that an outside server only acknowledges; 50
 
 	HoldDown           float64 // s of capture time before the same alert may come again; 300
 	MaxAlertsPerMinute float64 // of capture time, all kinds together; 120
@@ -97,6 +99,7 @@ var settings = []setting{
 	{"icmp_tunnel", func(c *Config) *float64 { return &c.ICMPTunnel }, 20},
 	{"icmp_tunnel_std", func(c *Config) *float64 { return &c.ICMPTunnelStd }, 16},
 	{"covert_timing", func(c *Config) *float64 { return &c.CovertTiming }, 200},
+	{"one_way_push", func(c *Config) *float64 { return &c.OneWayPush }, 50},
 	{"hold_down", func(c *Config) *float64 { return &c.HoldDown }, 300},
 	{"max_alerts_per_minute", func(c *Config) *float64 { return &c.MaxAlertsPerMinute }, 120},
 }

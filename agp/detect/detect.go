@@ -43,18 +43,19 @@ type Stats struct {
 
 // Detector applies the rules; see the package comment.
 type Detector struct {
-	cfg   Config
-	alert func(*telemetry.Alert)
-	h     sketch.Hasher
-	now   int64
-	stats Stats
+	cfg      Config
+	alert    func(*telemetry.Alert)
+	holdDown int64
+	h        sketch.Hasher
+	now      int64
+	stats    Stats
 
 	floods  table[flood]
 	scans   table[scan]
 	logins  table[login]
 	beacons table[beacon]
 	dns     table[dnsClient]
-	held    table[struct{}]
+	held    table[int64] // until when a kind and subject are silent
 
 	minute      int64 // start of the rate limit's minute
 	minuteCount float64
@@ -63,18 +64,18 @@ type Detector struct {
 // New makes a detector that calls alert for every finding; the alert is only valid during the call.
 func New(cfg Config, alert func(*telemetry.Alert)) *Detector {
 	cfg = cfg.withDefaults()
-	holdDown := int64(math.MaxInt64)
+	holdDown := int64(math.MaxInt64 / 4)
 	if cfg.HoldDown < 1e9 {
 		holdDown = int64(cfg.HoldDown * float64(second))
 	}
 	return &Detector{
-		cfg: cfg, alert: alert, h: sketch.NewHasher(cfg.Key), now: math.MinInt64, minute: math.MinInt64,
+		cfg: cfg, alert: alert, holdDown: holdDown, h: sketch.NewHasher(cfg.Key), now: math.MinInt64, minute: math.MinInt64,
 		floods:  newTable[flood](floodSlots, floodMemory, floodMemory),
 		scans:   newTable[scan](scanSlots, flowWindow, 2*flowWindow),
 		logins:  newTable[login](loginSlots, flowWindow, 2*flowWindow),
 		beacons: newTable[beacon](beaconSlots, beaconMemory, second),
 		dns:     newTable[dnsClient](dnsSlots, flowWindow, 2*flowWindow),
-		held:    newTable[struct{}](holdSlots, holdDown, second),
+		held:    newTable[int64](holdSlots, math.MaxInt64, second),
 	}
 }
 
@@ -98,7 +99,6 @@ func (d *Detector) FlowStart(s *FlowStart) {
 	d.now = s.TimeNs
 	d.floodStart(s)
 	d.beaconStart(s)
-	d.stealthStart(s)
 }
 
 // FlowEnd takes a finished flow.
@@ -112,6 +112,7 @@ func (d *Detector) FlowEnd(r *telemetry.Record) {
 	d.dnsEnd(r)
 	d.icmpEnd(r)
 	d.covertEnd(r)
+	d.pushEnd(r)
 }
 
 // pair, service and kindSubject give subjects their ids; the salt keeps rules apart.
@@ -129,10 +130,13 @@ func (d *Detector) subject(salt uint64, a, b *[16]byte, port uint16) uint64 {
 }
 
 // fire emits an alert unless the same kind and subject fired within the
-// hold-down, or too many alerts did within the minute.
+// hold-down, or too many alerts did within the minute. What goes on stays
+// silent: every finding held back renews the hold-down, which is at least twice what the rule looked at.
 func (d *Detector) fire(a *telemetry.Alert, id uint64) {
 	a.TimeNs = d.now
-	if e := d.held.find(id); e != nil && d.now-e.startN < d.held.window && e.startN-d.now <= d.held.late {
+	until := d.now + max(d.holdDown, 2*a.WindowNs)
+	if e := d.held.find(id); e != nil && d.now < e.v && e.startN-d.now <= d.held.late {
+		e.v = max(e.v, until)
 		d.stats.Suppressed++
 		return
 	}
@@ -143,7 +147,7 @@ func (d *Detector) fire(a *telemetry.Alert, id uint64) {
 		d.stats.Suppressed++
 		return
 	}
-	d.held.at(id, d.now)
+	d.held.at(id, d.now).v = until
 	d.stats.Alerts++
 	d.alert(a)
 }

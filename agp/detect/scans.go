@@ -21,6 +21,7 @@ const (
 	saltDNS
 	saltICMP
 	saltCovert
+	saltPush
 )
 
 // scanMargin: a scanner finds little. Probes must outnumber the flows that carried data.
@@ -35,6 +36,7 @@ func (d *Detector) scanEnd(r *telemetry.Record) {
 	fwd, rev := &r.Dir[telemetry.Fwd], &r.Dir[telemetry.Rev]
 	switch r.Protocol {
 	case packet.ProtoTCP:
+		d.stealthEnd(r)
 		if fwd.TCPFlags&packet.TCPSyn == 0 {
 			return // the rest of a connection that began earlier
 		}
@@ -80,8 +82,9 @@ func (d *Detector) probe(salt uint64, isProbe bool, r *telemetry.Record, dst *[1
 	d.fire(&a, id)
 }
 
-// impossible says whether a flow's first packet has flags that no TCP stack
-// sends: none at all, FIN without ACK, SYN with FIN. A FIN of a real connection always has ACK (RFC 9293, 3.4).
+// impossible says whether all packets of a flow's initiator had flags that no
+// TCP stack opens a connection with: none at all, FIN or URG or PSH without ACK, SYN
+// with FIN. A FIN of a real connection always has ACK (RFC 9293, 3.10.7).
 func impossible(flags uint8) bool {
 	switch flags & tcpOpen {
 	case 0, packet.TCPFin, packet.TCPFin | packet.TCPSyn, packet.TCPFin | packet.TCPSyn | packet.TCPAck:
@@ -90,19 +93,21 @@ func impossible(flags uint8) bool {
 	return false
 }
 
-// stealthStart: NULL, FIN, XMAS and SYN+FIN probes, whose only use is to
-// see how a host reacts to them. A few suffice, but not one: a damaged packet may look like that.
-func (d *Detector) stealthStart(s *FlowStart) {
-	if s.Protocol != packet.ProtoTCP || !impossible(s.TCPFlags) {
+// stealthEnd: bare NULL, FIN, XMAS and SYN+FIN probes, whose only use is to see
+// how a host reacts to them. A few suffice, but not one: a damaged packet may look like that. Fragments
+// and packets with payload are damage or noise, not probes.
+func (d *Detector) stealthEnd(r *telemetry.Record) {
+	fwd := &r.Dir[telemetry.Fwd]
+	if fwd.Packets == 0 || fwd.Packets > 3 || fwd.PayloadBytes != 0 || r.Fragment || !impossible(fwd.TCPFlags) {
 		return
 	}
-	id := d.subject(saltStealth, &s.Src, nil, 0)
-	e := d.scans.at(id, s.TimeNs)
-	e.v.probed.add(d.h.Pair(d.h.Addr(&s.Dst), uint64(s.DstPort)))
+	id := d.subject(saltStealth, &r.Src, nil, 0)
+	e := d.scans.at(id, r.EndNs)
+	e.v.probed.add(d.h.Pair(d.h.Addr(&r.Dst), uint64(r.DstPort)))
 	e.weight++
 	if n := e.v.probed.count(); n >= d.cfg.StealthScan {
 		d.fire(&telemetry.Alert{
-			Kind: StealthScan, Src: address(s.IPVersion, &s.Src), Dst: address(s.IPVersion, &s.Dst), Protocol: s.Protocol,
+			Kind: StealthScan, Src: address(r.IPVersion, &r.Src), Dst: address(r.IPVersion, &r.Dst), Protocol: r.Protocol,
 			Count: uint64(n + 0.5), Threshold: d.cfg.StealthScan, WindowNs: flowWindow,
 		}, id)
 	}

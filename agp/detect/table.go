@@ -41,8 +41,7 @@ func (t *table[T]) find(id uint64) *entry[T] {
 // at returns the subject's entry with a window that holds time now.
 func (t *table[T]) at(id uint64, now int64) *entry[T] {
 	b := t.entries[id>>8&t.mask*ways:][:ways]
-	victim := 0
-	var least uint64 = 1<<64 - 1
+	victim := &b[0]
 	for i := range b {
 		e := &b[i]
 		if e.id == id {
@@ -54,25 +53,31 @@ func (t *table[T]) at(id uint64, now int64) *entry[T] {
 			e.lastN = max(e.lastN, now)
 			return e
 		}
-		// Free entries first, then those whose window has passed, then small ones.
-		rank := uint64(e.weight) + 1<<32
-		switch {
-		case e.id == 0:
-			rank = 0
-		case now-e.lastN >= t.window:
-			rank -= 1 << 32
-			rank++
-		}
-		if rank < least {
-			least, victim = rank, i
+		if t.cheaper(e, victim, now) {
+			victim = e
 		}
 	}
-	e := &b[victim]
-	if e.id != 0 {
+	if victim.id != 0 {
 		t.evicted++
 	}
-	*e = entry[T]{id: id, startN: now, lastN: now}
-	return e
+	*victim = entry[T]{id: id, startN: now, lastN: now}
+	return victim
+}
+
+// cheaper says whether a gives way before b: free entries first, then those
+// whose window has passed, then small counts, then the longest unused.
+func (t *table[T]) cheaper(a, b *entry[T], now int64) bool {
+	if a.id == 0 || b.id == 0 {
+		return b.id != 0
+	}
+	pastA, pastB := now-a.lastN >= t.window, now-b.lastN >= t.window
+	switch {
+	case pastA != pastB:
+		return pastA
+	case a.weight != b.weight:
+		return a.weight < b.weight
+	}
+	return a.lastN < b.lastN
 }
 
 // distinct counts different values by linear counting in 256 bits (Whang et

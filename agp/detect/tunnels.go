@@ -55,42 +55,98 @@ func (d *Detector) icmpEnd(r *telemetry.Record) {
 }
 
 const (
-	covertBytes = 100    // most payload per packet
-	covertTwo   = 0.9    // how close to two-valued the delays are
-	covertGap   = 0.2    // the two values differ by at least this share of the larger
+	covertBytes = 100    // most payload per packet where the message is in the gaps
+	covertTwo   = 0.9    // how close to two-valued a quantity is
+	covertGap   = 0.2    // the two delays differ by at least this share of the larger
 	covertPace  = 0.01e9 // ns; shorter delays are the network's
+	covertRare  = 0.1    // both values are at least this share of all
+	covertSize  = 16     // bytes; sizes that differ more are kinds of messages
+	covertMass  = 0.98   // of the longer delays in two bins of the histogram
+	longDelay   = 40     // histogram bin of 1 ms: delays above are the sender's, not the stack's
 )
 
-// covertEnd: one side sends many small packets of one size that are never
-// answered with data, and its gaps take two values only, as a message keyed
-// into them does. For given extremes and mean the variance is largest, (max-mean)(mean-min), exactly when every
-// gap is one of the extremes (Bhatia and Davis, 2000); a fixed pace with jitter has a tenth of that. Audio
-// keeps one pace, video varies in size, an answered protocol has payload both ways. Missed: codes with more than two gaps, and
-// records with a single odd gap (the `class` model's part).
+// twoValued: for given extremes and mean the variance is largest,
+// (max-mean)(mean-min), exactly when every value is one of the extremes (Bhatia
+// and Davis, 2000); values spread evenly between them have a third of that.
+func twoValued(lo, hi, mean, std float64) bool {
+	share := (mean - lo) / (hi - lo)
+	return share >= covertRare && share <= 1-covertRare && std*std >= covertTwo*(hi-mean)*(mean-lo)
+}
+
+// twoDelays is the same by the histogram, which forgives single odd delays: two
+// bins with a gap between them hold nearly all delays above 1 ms.
+func twoDelays(hist *[telemetry.DelayBins]uint32, least float64) bool {
+	var total, first, second float64
+	a, b := -1, -1
+	for i := longDelay; i < len(hist); i++ {
+		n := float64(hist[i])
+		total += n
+		switch {
+		case n > first:
+			second, b = first, a
+			first, a = n, i
+		case n > second:
+			second, b = n, i
+		}
+	}
+	return total >= least && first+second >= covertMass*total && second >= covertRare*total && (a-b > 1 || b-a > 1)
+}
+
+// covertEnd: one side sends many packets that are never answered with data, and
+// either all have one small size and gaps that take two values only, or their sizes take two values a few
+// bytes apart: a message keyed into them. Audio keeps one pace, video and
+// text vary in size, an answered protocol has payload both ways. Missed: codes with more than two
+// values, and what mixes a code with real traffic (the `class` model's part).
 func (d *Detector) covertEnd(r *telemetry.Record) {
 	if r.Protocol != packet.ProtoTCP && r.Protocol != packet.ProtoUDP {
 		return
 	}
 	for dir := range r.Dir {
 		h, other := &r.Dir[dir], &r.Dir[1-dir]
-		if float64(h.Packets) < d.cfg.CovertTiming || other.PayloadBytes != 0 || h.PayloadBytes == 0 ||
-			h.PayloadBytes > covertBytes*h.Packets || h.WireLenStd > 1 {
+		if float64(h.Packets) < d.cfg.CovertTiming || other.PayloadBytes != 0 || h.PayloadBytes == 0 {
 			continue
 		}
-		lo, hi := float64(h.DelayMinNs), float64(h.DelayMaxNs)
-		most := (hi - h.DelayMeanNs) * (h.DelayMeanNs - lo)
-		if lo < covertPace || hi-lo < covertGap*hi || h.DelayStdNs*h.DelayStdNs < covertTwo*most {
-			continue
-		}
-		// Both values must be common: a pace with one pause has two values as well.
-		if p := (h.DelayMeanNs - lo) / (hi - lo); p < 0.1 || p > 0.9 {
-			continue
-		}
-		d.fire(&telemetry.Alert{
-			Kind: CovertTiming, Src: address(r.IPVersion, &r.Src), Dst: address(r.IPVersion, &r.Dst),
+		a := telemetry.Alert{
+			Src: address(r.IPVersion, &r.Src), Dst: address(r.IPVersion, &r.Dst),
 			SrcPort: r.SrcPort, DstPort: r.DstPort, Protocol: r.Protocol,
 			Count: h.Packets, Threshold: d.cfg.CovertTiming, WindowNs: r.EndNs - r.StartNs,
-		}, d.subject(saltCovert, &r.Src, &r.Dst, r.DstPort))
+		}
+		id := d.subject(saltCovert, &r.Src, &r.Dst, r.DstPort)
+		lo, hi := float64(h.DelayMinNs), float64(h.DelayMaxNs)
+		switch {
+		case h.PayloadBytes <= covertBytes*h.Packets && h.WireLenStd <= 1 &&
+			(lo >= covertPace && hi-lo >= covertGap*hi && twoValued(lo, hi, h.DelayMeanNs, h.DelayStdNs) ||
+				twoDelays(&r.DelayHist, d.cfg.CovertTiming)):
+			a.Kind = CovertTiming
+			d.fire(&a, id)
+		case h.WireLenMax > h.WireLenMin && h.WireLenMax-h.WireLenMin <= covertSize &&
+			twoValued(float64(h.WireLenMin), float64(h.WireLenMax), h.WireLenMean, h.WireLenStd):
+			a.Kind = CovertSize
+			d.fire(&a, id)
+		}
 		return
 	}
+}
+
+const (
+	pushSpan  = 60 * second
+	pushBytes = 200 // most mean payload of a message; more is a transfer
+)
+
+// pushEnd: for a minute or more a client sends small messages into a TCP connection to a host
+// outside, which acknowledges them and never sends a byte of data: no greeting, no
+// handshake of an encryption, no answer. Implants report so, and covert senders. Uploads have large packets, what speaks TLS has payload both ways,
+// loggers and metric senders of this kind stay inside a site; one that goes outside in clear deserves the alert.
+func (d *Detector) pushEnd(r *telemetry.Record) {
+	fwd, rev := &r.Dir[telemetry.Fwd], &r.Dir[telemetry.Rev]
+	if r.Protocol != packet.ProtoTCP || rev.Packets == 0 || rev.PayloadBytes != 0 || rev.TCPFlags&packet.TCPAck == 0 ||
+		fwd.PayloadBytes == 0 || fwd.PayloadBytes > pushBytes*fwd.Packets || float64(fwd.Packets) < d.cfg.OneWayPush ||
+		r.EndNs-r.StartNs < pushSpan || local(r.IPVersion, &r.Dst) {
+		return
+	}
+	d.fire(&telemetry.Alert{
+		Kind: OneWayPush, Src: address(r.IPVersion, &r.Src), Dst: address(r.IPVersion, &r.Dst),
+		DstPort: r.DstPort, Protocol: r.Protocol,
+		Count: fwd.Packets, Threshold: d.cfg.OneWayPush, WindowNs: r.EndNs - r.StartNs,
+	}, d.subject(saltPush, &r.Src, &r.Dst, r.DstPort))
 }
