@@ -12,11 +12,11 @@ import (
 // flows (at least 12 packets per flow), most flows short, a few very long,
 // payload sizes mixed (about 380 bytes per frame), one fifth IPv6, one in twelve
 // of the longer ones of an unknown protocol. All flows
-// have a key of their own and fall into two minutes.
+// have a key of their own and fall into one minute.
 func Bench(seed uint64, packets, flows int) *Capture {
 	c := New(seed)
 	c.packets = make([]packet, 0, packets)
-	b := &bench{Capture: c, hosts: c.hosts(5000, 3000, 0.2), span: 2 * time.Minute}
+	b := &bench{Capture: c, hosts: c.hosts(5000, 3000, 0.2), span: time.Minute}
 	b.shareHeads()
 	dns, ntp, echo, failed := flows*30/100, flows*3/100, flows*2/100, flows*6/100
 	for range dns {
@@ -148,7 +148,7 @@ func (b *bench) failure() {
 // gap is the mean time between packets that lets n of them fit into the capture.
 func (b *bench) gap(n int) time.Duration {
 	longest := float64(b.span) / 3 / float64(n)
-	return time.Duration(min(longest, math.Exp(b.Rand.NormFloat64()*1.2)*float64(15*time.Millisecond)))
+	return time.Duration(min(longest, math.Exp(b.Rand.NormFloat64()*1.2)*float64(150*time.Millisecond)))
 }
 
 // step moves the clock by a random part of twice the gap.

@@ -1,0 +1,298 @@
+// Command agp-bench measures flow meters on the same capture in one run.
+//
+// Contestants take turns, so that a disturbance of the machine hits all of
+// them; the capture is read once before each round, so that all find it in the
+// page cache. A program that is not installed is reported as missing.
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/agp-net/telegraf-agp/tests/bench"
+	"github.com/agp-net/telegraf-agp/tests/traffic"
+)
+
+const (
+	seed    = 1
+	packets = 2_000_000
+	flows   = 100_000
+	active  = 1_000_000
+)
+
+type options struct {
+	plugin, models, python, dir, out string
+	runs                             int
+	only                             string
+	memory                           bool
+}
+
+func main() {
+	var o options
+	flag.StringVar(&o.plugin, "plugin", "build/telegraf-agp", "our `binary`")
+	flag.StringVar(&o.models, "models", "configs/models", "`folder` of the shipped models")
+	flag.StringVar(&o.python, "python", "python3", "`interpreter` that has nfstream and onnxruntime")
+	flag.StringVar(&o.dir, "dir", "build/bench", "scratch `folder`, 3 GB")
+	flag.StringVar(&o.out, "out", "", "`file` to write the results to as well")
+	flag.IntVar(&o.runs, "runs", 3, "runs of each program")
+	flag.StringVar(&o.only, "only", "", "comma separated `names` of programs to run")
+	flag.BoolVar(&o.memory, "memory", true, "also measure memory with a million active flows")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, o); err != nil {
+		fmt.Fprintln(os.Stderr, "agp-bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, o options) error {
+	dir, err := filepath.Abs(o.dir)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	sink, err := discard()
+	if err != nil {
+		return err
+	}
+	defer sink.Close()
+	script, err := filepath.Abs("tests/bench/nfstream_run.py")
+	if err != nil {
+		return err
+	}
+	contestants := func(capture string) []bench.Tool {
+		all := bench.Tools(o.plugin, o.models, o.python, script, capture, dir, sink.LocalAddr().String())
+		if o.only == "" {
+			return all
+		}
+		return slices.DeleteFunc(all, func(t bench.Tool) bool { return !slices.Contains(strings.Split(o.only, ","), t.Name) })
+	}
+
+	var report bytes.Buffer
+	out := io.MultiWriter(os.Stdout, &report)
+	fmt.Fprintf(out, "# Benchmark results\n\n%s\n\n", machine())
+	capture := filepath.Join(dir, "bench.pcap")
+	if err := speed(ctx, o, out, capture, contestants); err != nil {
+		return err
+	}
+	if o.memory {
+		if err := memory(ctx, out, dir, contestants); err != nil {
+			return err
+		}
+	}
+	models(ctx, o, out)
+	if o.out == "" {
+		return nil
+	}
+	return os.WriteFile(o.out, report.Bytes(), 0o644)
+}
+
+// discard opens a UDP socket that reads and forgets.
+func discard() (net.PacketConn, error) {
+	c, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	go func() {
+		b := make([]byte, 1<<16)
+		for {
+			if _, _, err := c.ReadFrom(b); errors.Is(err, net.ErrClosed) {
+				return
+			}
+		}
+	}()
+	return c, nil
+}
+
+// write makes the capture anew, so that it always is what the generator of this commit makes.
+func write(path string, c *traffic.Capture) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := c.WritePcap(f); err != nil {
+		return err
+	}
+	return f.Sync()
+}
+
+func warm(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = io.Copy(io.Discard, f)
+	return err
+}
+
+func speed(ctx context.Context, o options, out io.Writer, capture string, contestants func(string) []bench.Tool) error {
+	if err := write(capture, traffic.Bench(seed, packets, flows)); err != nil {
+		return err
+	}
+	runtime.GC()
+	st, err := os.Stat(capture)
+	if err != nil {
+		return err
+	}
+	var rows []bench.Row
+	for _, cpus := range []int{2, 1} {
+		for _, t := range contestants(capture) {
+			if cpus == 2 || t.OneCPU {
+				rows = append(rows, bench.Row{Tool: t, CPUs: cpus})
+			}
+		}
+	}
+	for round := range o.runs {
+		if err := warm(capture); err != nil {
+			return err
+		}
+		for i := range rows {
+			if rows[i].Err != nil {
+				continue
+			}
+			s, err := one(ctx, &rows[i], rows[i].Tool)
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			fmt.Fprintf(os.Stderr, "round %d, %d CPUs, %s: %.2f s%s\n", round+1, rows[i].CPUs, rows[i].Tool.Name, s.Wall.Seconds(), failure(err))
+		}
+	}
+	fmt.Fprintf(out, "## Speed\n\n%d packets, %d flows, %d MB, page cache warm; programs take turns; CPUs: pinned with taskset to that many.\n\n```\n%s```\n\n",
+		packets, flows, st.Size()>>20, bench.SpeedTable(rows, packets))
+	fmt.Fprintf(out, "```\n%s```\n\n", bench.GoalTable(bench.Goals(rows)))
+	fmt.Fprint(out, "Commands:\n\n")
+	for i := range rows {
+		if rows[i].CPUs == 2 {
+			fmt.Fprintf(out, "- %s: `%s`. %s.\n", rows[i].Tool.Name, show(rows[i].Tool.Args, o, capture), rows[i].Tool.Note)
+		}
+	}
+	fmt.Fprintln(out)
+	return nil
+}
+
+// one runs a contestant once and files the result under its row.
+func one(ctx context.Context, r *bench.Row, t bench.Tool) (bench.Sample, error) {
+	s, err := t.Run(ctx, r.CPUs)
+	if err != nil {
+		r.Err = err
+		return s, err
+	}
+	r.Runs = append(r.Runs, s)
+	if t.Flows != nil {
+		if n, ok := t.Flows(s); ok {
+			r.Flows, r.Counted = n, true
+		}
+	}
+	return s, nil
+}
+
+func memory(ctx context.Context, out io.Writer, dir string, contestants func(string) []bench.Tool) error {
+	capture, small := filepath.Join(dir, "million-flows.pcap"), filepath.Join(dir, "one-flow.pcap")
+	if err := errors.Join(write(capture, traffic.ManyFlows(seed, active)), write(small, traffic.ManyFlows(seed, 1))); err != nil {
+		return err
+	}
+	runtime.GC()
+	idle := map[string]bench.Sample{}
+	for _, t := range contestants(small) {
+		if s, err := t.Run(ctx, 2); err == nil {
+			idle[t.Name] = s
+		}
+	}
+	var rows []bench.Row
+	for _, t := range contestants(capture) {
+		if t.Role == "stats" { // its flows are spread over processes of their own
+			continue
+		}
+		r := bench.Row{Tool: t, CPUs: 2}
+		s, err := one(ctx, &r, t)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		fmt.Fprintf(os.Stderr, "memory, %s: %d MB%s\n", t.Name, s.MaxRSS>>20, failure(err))
+		rows = append(rows, r)
+	}
+	fmt.Fprintf(out, "## Memory\n\n%d flows active at the same time, 4 packets each; bytes per flow is the difference to a capture with one flow.\n\n```\n%s```\n\n",
+		active, bench.MemoryTable(rows, idle, active))
+	return nil
+}
+
+// models times the shipped models beside ONNX Runtime.
+func models(ctx context.Context, o options, out io.Writer) {
+	fmt.Fprint(out, "## Models\n\nOne thread; flows per second of CPU time.\n\n```\n")
+	defer fmt.Fprint(out, "```\n")
+	files, err := filepath.Glob(filepath.Join(o.models, "*.onnx"))
+	if err != nil || len(files) == 0 {
+		fmt.Fprintln(out, "no models found")
+		return
+	}
+	for _, f := range files {
+		cmd := exec.CommandContext(ctx, o.python, "tests/bench/ort.py", f, "--binary", o.plugin)
+		text, err := cmd.CombinedOutput()
+		if err != nil {
+			fmt.Fprintf(out, "%s: not measured\n", filepath.Base(f))
+			fmt.Fprintf(os.Stderr, "%v: %s\n", err, text)
+			continue
+		}
+		fmt.Fprintf(out, "%s\n", text)
+	}
+}
+
+func failure(err error) string {
+	if err == nil {
+		return ""
+	}
+	return " " + err.Error()
+}
+
+// show is a command as a reader would type it: without the scratch folder.
+func show(args []string, o options, capture string) string {
+	s := strings.Join(args, " ")
+	s = strings.ReplaceAll(s, capture, "FILE")
+	s = strings.ReplaceAll(s, filepath.Dir(capture)+"/", "")
+	s = strings.ReplaceAll(s, o.python, "python3")
+	if wd, err := os.Getwd(); err == nil {
+		s = strings.ReplaceAll(s, wd+"/", "")
+	}
+	return s
+}
+
+func machine() string {
+	commit := "unknown"
+	if b, err := exec.Command("git", "describe", "--always", "--dirty").Output(); err == nil {
+		commit = strings.TrimSpace(string(b))
+	}
+	name := "unknown CPU"
+	if b, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		for line := range strings.Lines(string(b)) {
+			if k, v, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(k) == "model name" {
+				name = strings.TrimSpace(v)
+				break
+			}
+		}
+	}
+	load := "unknown"
+	if b, err := os.ReadFile("/proc/loadavg"); err == nil {
+		load, _, _ = strings.Cut(string(b), " ")
+	}
+	return fmt.Sprintf("%s, %d CPUs, %s, load at start %s; commit %s; %s; `make bench`",
+		name, runtime.NumCPU(), runtime.Version(), load, commit, time.Now().UTC().Format("2006-01-02 15:04 UTC"))
+}
