@@ -193,6 +193,9 @@ func (s *server) run(ctx context.Context, conf *agppb.Configure) (err error) {
 	defer snapshots.Stop()
 	defer flushes.Stop()
 	defer alive.Stop()
+	if s.report() != nil { // at once, so that a plugin that gathers sees more than "running"
+		return ErrPluginGone
+	}
 	for {
 		select {
 		case err := <-ended:

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime"
+	"strings"
 	"sync"
 	"time"
 
@@ -479,8 +480,12 @@ func (s *Supervisor) open(c *child, conf *agppb.Configure) error {
 			s.child = c
 			s.status.State = StateRunning
 			s.mu.Unlock()
-			s.cfg.Log.Infof("Engine %s ready: %s, %s, %d queue(s), models %v",
-				theirs.GetVersion(), r.GetSource(), r.GetPipeline(), r.GetQueues(), r.GetModels())
+			models := "no models"
+			if len(r.GetModels()) > 0 {
+				models = "models " + strings.Join(r.GetModels(), " ")
+			}
+			s.cfg.Log.Infof("Engine %s ready: %s, %s, %d queue(s), %s",
+				theirs.GetVersion(), r.GetSource(), r.GetPipeline(), r.GetQueues(), models)
 			return nil
 		}
 		if _, err := s.handle(&ev); err != nil {

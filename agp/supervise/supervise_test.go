@@ -275,7 +275,7 @@ func TestSwapModelsReachesTheEngineAndLaterOnes(t *testing.T) {
 	}
 	eventually(t, "swap", has("models exchanged: [a.onnx]"))
 	require.NoError(t, syscall.Kill(s.Status().Pid, syscall.SIGKILL))
-	eventually(t, "the new engine starts with them", has("1 queue(s), models [a.onnx]"))
+	eventually(t, "the new engine starts with them", has("1 queue(s), models a.onnx"))
 }
 
 func TestTotalsAddDeadEnginesPerRow(t *testing.T) {

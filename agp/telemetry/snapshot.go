@@ -78,7 +78,7 @@ const (
 type SketchRow struct {
 	Name          string // "sources", "destinations", "dst_ports", "size", "delay_ns", "first_reply_ns", ...
 	Kind          SketchKind
-	Count         uint64  // items added; without items no estimate exists
+	Count         uint64  // items added, for SketchDistinct anything above 0; without items no estimate exists
 	Estimate      float64 // see SketchKind
 	ErrorBound    float64 // relative standard error or relative accuracy of the estimate
 	P50, P90, P99 float64

@@ -179,7 +179,10 @@ func finite(fields map[string]any, name string, v float64) {
 func (c *Converter) sketches(s *telemetry.Snapshot, now time.Time, acc telegraf.Accumulator) {
 	for i := range s.Sketches {
 		r := &s.Sketches[i]
-		fields := map[string]any{"count": i63(r.Count)}
+		fields := map[string]any{}
+		if r.Kind != telemetry.SketchDistinct { // a distinct counter does not count what it is given
+			fields["count"] = i63(r.Count)
+		}
 		if r.WindowNs > 0 {
 			fields["window_ns"] = r.WindowNs
 		}
@@ -199,6 +202,9 @@ func (c *Converter) sketches(s *telemetry.Snapshot, now time.Time, acc telegraf.
 		if n := len(r.State); n > 0 && n <= maxState {
 			fields["state"] = base64.StdEncoding.EncodeToString(r.State)
 			fields["state_encoding"] = r.Encoding
+		}
+		if len(fields) == 0 {
+			continue // a distinct counter of nothing
 		}
 		acc.AddGauge("agp_sketch", fields, map[string]string{"interface": c.o.Interface, "sketch": r.Name}, now)
 	}
@@ -253,7 +259,7 @@ func (c *Converter) engine(s *telemetry.Snapshot, st *supervise.Status, now time
 	if len(e.Models) > 0 {
 		fields["models"] = strings.Join(e.Models, " ")
 	}
-	if st.Up { // gauges of a process that is there
+	if st.Up && e.UptimeNs > 0 { // gauges of a process that has reported
 		fields["uptime_ns"] = e.UptimeNs
 		fields["rss_bytes"] = i63(e.RSSBytes)
 		fields["state_bytes"] = i63(e.StateBytes)
