@@ -9,6 +9,7 @@ import (
 
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/agp-net/telegraf-agp/agp/internal/testcap"
@@ -196,6 +197,62 @@ func equalOther(a, b other) bool {
 // ciscoHDLC reports whether a frame of a serial link is Cisco HDLC.
 func ciscoHDLC(f source.Frame) bool {
 	return f.LinkType == packet.LinkCiscoHDLC || f.LinkType == packet.LinkPPP && len(f.Data) > 1 && f.Data[0]|0x80 == 0x8f && f.Data[1] == 0
+}
+
+// TestCapturedTunnelsOpenLikeGopacket compares inner packets of GTP-U, VXLAN, GRE and
+// Geneve with those behind gopacket's last tunnel layer.
+func TestCapturedTunnelsOpenLikeGopacket(t *testing.T) {
+	parser := packet.Parser{Decap: packet.Decap{VXLAN: true, GRE: true, Geneve: true, GTPU: true}}
+	opened, captures := map[gopacket.LayerType]int{}, map[string]bool{}
+	for _, path := range testcap.All(t) {
+		r, err := pcap.Open([]string{path}, pcap.Options{})
+		require.NoError(t, err)
+		b := &source.Batch{}
+		nr := 0
+		for {
+			if _, err := r.Next(b); err != nil {
+				break
+			}
+			for _, f := range b.Frames {
+				nr++
+				var in packet.Info
+				if parser.Parse(f.LinkType, f.Data, f.WireLen, &in) != packet.OK || in.Flags&packet.FlagTunnel == 0 {
+					continue
+				}
+				var inner gopacket.NetworkLayer
+				var kind gopacket.LayerType
+				var sport, dport uint16
+				for _, l := range gopacket.NewPacket(f.Data, layers.LinkType(f.LinkType), gopacket.NoCopy).Layers() {
+					switch l := l.(type) {
+					case *layers.GTPv1U, *layers.VXLAN, *layers.GRE, *layers.Geneve:
+						inner, kind = nil, l.LayerType()
+					case *layers.IPv4:
+						inner = l
+					case *layers.IPv6:
+						inner = l
+					case *layers.TCP:
+						sport, dport = uint16(l.SrcPort), uint16(l.DstPort)
+					case *layers.UDP:
+						sport, dport = uint16(l.SrcPort), uint16(l.DstPort)
+					}
+				}
+				if !assert.NotNil(t, inner, "%s %d: gopacket opens no tunnel: %+v", filepath.Base(path), nr, in) {
+					continue
+				}
+				opened[kind]++
+				captures[filepath.Base(path)] = true
+				n := len(inner.NetworkFlow().Src().Raw())
+				require.Equal(t, inner.NetworkFlow().Src().Raw(), in.Src[:n], "%s %d", filepath.Base(path), nr)
+				require.Equal(t, inner.NetworkFlow().Dst().Raw(), in.Dst[:n], "%s %d", filepath.Base(path), nr)
+				if in.Protocol == packet.ProtoTCP || in.Protocol == packet.ProtoUDP {
+					require.Equal(t, [2]uint16{sport, dport}, [2]uint16{in.SrcPort, in.DstPort}, "%s %d", filepath.Base(path), nr)
+				}
+			}
+		}
+		require.NoError(t, r.Close())
+	}
+	t.Log(opened, captures)
+	require.NotEmpty(t, opened)
 }
 
 // TestEveryLinkTypeOfGopacketGivesTheSameAddressesAndPorts fails too when gopacket

@@ -25,7 +25,7 @@ type Info struct {
 	SrcPort     uint16 // TCP, UDP, SCTP ports; for ICMP see ICMPPorts; else 0
 	DstPort     uint16
 	Window      uint16 // TCP window, unscaled
-	VLAN        uint16 // outermost VLAN id, 0 if untagged
+	VLAN        uint16 // outermost VLAN id that is not 0, 0 if untagged
 	IPVersion   uint8  // 4 or 6
 	Protocol    uint8  // IP protocol number of the upper layer
 	TCPFlags    uint8  // CWR ECE URG ACK PSH RST SYN FIN, bit 7..0

@@ -66,7 +66,7 @@ func (p *Parser) ipv4(c cursor, in *Info) Verdict {
 		in.Flags |= FlagFragment
 		if frag&0x1fff != 0 {
 			in.Flags |= FlagFragmentLater
-			return payload(c, in)
+			return after(c, 0, in)
 		}
 	}
 	return p.transport(c, in)
@@ -138,7 +138,7 @@ func (p *Parser) ipv6Extensions(c cursor, in *Info) Verdict {
 			in.Flags |= FlagFragment
 			if frag&^7 != 0 {
 				in.Flags |= FlagFragmentLater
-				return payload(c, in)
+				return after(c, 0, in)
 			}
 			continue
 		default:

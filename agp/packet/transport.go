@@ -9,26 +9,15 @@ const (
 	icmpHeader = 8
 )
 
-// payload notes that all from c to the end of the IP packet is payload.
-func payload(c cursor, in *Info) Verdict {
-	if n := c.lim - c.off; n > 0 {
-		in.PayloadLen = uint32(n)
-		in.PayloadCap = uint32(min(n, len(c.f)-c.off))
-	}
-	in.PayloadOff = uint32(c.off)
-	return OK
-}
-
-// after notes that the payload starts n bytes after c, as far as the IP packet
-// and the capture reach.
+// after notes that the payload starts n bytes after c and ends with the IP packet,
+// as far as the packet and the capture reach.
 func after(c cursor, n int, in *Info) Verdict {
-	n = min(n, c.lim-c.off)
-	if !c.has(n) { // cut inside the transport header
-		in.PayloadLen = uint32(c.lim - c.off - n)
-		in.PayloadOff = uint32(len(c.f))
-		return OK
-	}
-	return payload(c.skip(n), in)
+	start := min(c.off+n, c.lim)
+	at := min(start, len(c.f)) // the capture may end inside the transport header
+	in.PayloadLen = uint32(c.lim - start)
+	in.PayloadOff = uint32(at)
+	in.PayloadCap = uint32(min(c.lim-start, len(c.f)-at))
+	return OK
 }
 
 // transport parses the upper layer, whose protocol in already names.
@@ -92,7 +81,7 @@ func (p *Parser) transport(c cursor, in *Info) Verdict {
 			}
 		}
 	}
-	return payload(c, in)
+	return after(c, 0, in)
 }
 
 // tinyFragment handles a TCP header that is not all there: a first fragment that
