@@ -49,7 +49,7 @@ const (
 )
 
 // nextToken returns the length and kind of the text at the start of doc: a
-// comment, a quoted string with its quotes, or what is between those.
+// comment, a quoted string with its quotes, or what is between those on one line.
 func nextToken(doc []byte) (int, tokenKind) {
 	end := func(from int, stop string) int {
 		if i := bytes.Index(doc[from:], []byte(stop)); i >= 0 {
@@ -87,8 +87,10 @@ func nextToken(doc []byte) (int, tokenKind) {
 			if n := bytes.IndexAny(doc[i:], "}\n"); n > 0 && doc[i+n] == '}' {
 				i += n
 			}
-		case bytes.IndexByte([]byte("#'\""), doc[i]) >= 0:
+		case doc[i] == '#' || doc[i] == '\'' || doc[i] == '"':
 			return i, tokenBare
+		case doc[i] == '\n':
+			return i + 1, tokenBare
 		}
 	}
 	return len(doc), tokenBare

@@ -58,8 +58,8 @@ func (i *toyInput) Init() error {
 }
 
 func (i *toyInput) Start(acc telegraf.Accumulator) error {
-	i.starts.Add(1)
 	i.acc = acc
+	i.starts.Add(1)
 	if i.start != nil {
 		return i.start(acc)
 	}
@@ -81,9 +81,9 @@ func (i *toyInput) Stop() {
 	i.stops.Add(1)
 }
 
-type toyReloader struct{ *toyInput }
+type toyReloader struct{ toyInput }
 
-func (i toyReloader) Reload() error {
+func (i *toyReloader) Reload() error {
 	i.reloads.Add(1)
 	return i.reload()
 }

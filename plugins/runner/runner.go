@@ -187,6 +187,8 @@ type runner struct {
 	quit   chan struct{}     // closed when stopping begins
 	ended  chan error        // end of standard input; nil at its regular end
 	faults chan error        // reasons to stop with a fault
+
+	signalled bool // a signal asked to stop; of the supervisor
 }
 
 // run is the supervisor.
@@ -302,6 +304,7 @@ func (r *runner) handle(s os.Signal) bool {
 	switch s {
 	case syscall.SIGTERM, syscall.SIGINT:
 		r.log.Debugf("Received %s, stopping", s)
+		r.signalled = true
 		return true
 	case syscall.SIGHUP:
 		if p, ok := r.target().(Reloader); ok {
@@ -454,7 +457,7 @@ func (r *runner) shutdown(started <-chan error, signals <-chan os.Signal, cause 
 	part := r.StopTimeout / 4
 	returned := make(chan struct{})
 	defer close(returned)
-	go r.watchSecond(signals, returned)
+	go r.watchSecond(signals, r.signalled, returned)
 
 	code := ExitOK
 	report := func(format string, args ...any) {
@@ -531,10 +534,10 @@ func (r *runner) stop() error {
 	return nil
 }
 
-// watchSecond ends the process at a further stop signal. The first signal may
-// come after the end of input: a terminal sends SIGINT to the whole process
-// group, so only two signals count as impatience.
-func (r *runner) watchSecond(signals <-chan os.Signal, returned <-chan struct{}) {
+// watchSecond ends the process at the second stop signal. One signal may come
+// after the end of input without meaning impatience: a terminal sends SIGINT to
+// telegraf and to its children, and telegraf closes standard input.
+func (r *runner) watchSecond(signals <-chan os.Signal, signalled bool, returned <-chan struct{}) {
 	for {
 		select {
 		case <-returned:
@@ -543,8 +546,11 @@ func (r *runner) watchSecond(signals <-chan os.Signal, returned <-chan struct{})
 			if s != syscall.SIGTERM && s != syscall.SIGINT {
 				continue
 			}
-			r.Exit(128 + int(s.(syscall.Signal)))
-			return
+			if signalled {
+				r.Exit(128 + int(s.(syscall.Signal)))
+				return
+			}
+			signalled = true
 		}
 	}
 }
