@@ -64,7 +64,11 @@ func replay(c *cli.Context) error {
 		return fmt.Errorf("replay: no capture given; try: %s replay FILE", c.App.Name)
 	}
 	out := bufio.NewWriterSize(os.Stdout, 1<<20)
-	sink, err := newSink(c.String("output"), out, !c.Bool("no-records"))
+	name := c.String("interface")
+	if name == "" {
+		name = baseName(c.Args().First())
+	}
+	sink, err := newSink(c.String("output"), out, !c.Bool("no-records"), name)
 	if err != nil {
 		return err
 	}
@@ -81,10 +85,6 @@ func replay(c *cli.Context) error {
 		return err
 	}
 	defer src.Close()
-	name := c.String("interface")
-	if name == "" {
-		name = baseName(c.Args().First())
-	}
 	p, err := cpu.New(cpu.Config{
 		Source: src, SourceName: "pcap", Interface: name, Sink: sink,
 		Queues: c.Int("queues"), Batch: c.Int("batch"), Decap: decap,
@@ -188,14 +188,14 @@ type replaySink interface {
 	finish(*telemetry.Snapshot, float64) error
 }
 
-func newSink(format string, w *bufio.Writer, records bool) (replaySink, error) {
+func newSink(format string, w *bufio.Writer, records bool, iface string) (replaySink, error) {
 	switch format {
 	case "json":
 		return &jsonSink{w: w, records: records}, nil
 	case "table":
 		return &tableSink{w: w}, nil
 	case "influx":
-		return newInfluxSink(w, records)
+		return newInfluxSink(w, records, iface)
 	}
 	return nil, fmt.Errorf("output = %q, allowed are json, influx, table", format)
 }
