@@ -92,6 +92,7 @@ func (r *Registry) Reload() error {
 	r.mu.Lock()
 	for i := range r.files {
 		r.files[i].looked = false
+		_ = r.watcher.Add(filepath.Dir(r.files[i].path)) // a folder that was made anew; load reports what is missing
 	}
 	r.mu.Unlock()
 	_, err := r.load(0)

@@ -347,8 +347,8 @@ func horner(x reg.VecVirtual, coef ...float64) reg.VecVirtual {
 	return y
 }
 
-// exp: x = n ln 2 + r, e^x = 2^n e^r; minimax polynomial and split ln 2 of Cephes' expf. Below the
-// smallest normal result it returns about that, above the largest +Inf.
+// exp: x = n ln 2 + r, e^x = 2^n e^r; minimax polynomial and split ln 2 of Cephes' expf. Results around
+// the smallest normal number and below become 0, results above the largest +Inf.
 func exp(x reg.VecVirtual) reg.VecVirtual {
 	big := YMM()
 	VCMPPS(Imm(30), f32(88.72283172607422), x, big) // x > max
