@@ -94,7 +94,7 @@ func (m *machine) examine(ctx context.Context) []finding {
 		list = append(list, capture(c))
 	}
 	if m.influx != "" {
-		list = append(list, influx(ctx, m.influx))
+		list = append(list, influxdb(ctx, m.influx))
 	}
 	return list
 }
@@ -282,7 +282,7 @@ func capture(path string) finding {
 	return finding{levelMissing, "capture", fmt.Sprintf("%s: %v", path, err), "give a readable pcap or pcapng file"}
 }
 
-func influx(ctx context.Context, url string) finding {
+func influxdb(ctx context.Context, url string) finding {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(url, "/")+"/ping", nil)
