@@ -9,7 +9,9 @@ import (
 	"io"
 	"math"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -464,6 +466,34 @@ func TestLivePipeLetsTimePassAndEndsWithItsWriter(t *testing.T) {
 	require.Equal(t, int64(len(content)), r.Stats().Offset)
 }
 
+// TestMain lets the test binary be a program that counts the frames of its
+// standard input.
+func TestMain(m *testing.M) {
+	if os.Getenv("AGP_TEST_COUNT_STDIN") == "" {
+		os.Exit(m.Run())
+	}
+	r, err := Open([]string{Stdin}, Options{})
+	for b := (&source.Batch{}); err == nil; {
+		_, err = r.Next(b)
+	}
+	fmt.Print(r.Stats().Frames, err)
+}
+
+func TestStandardInputMayBeAPipeOrAFile(t *testing.T) {
+	content := goodInputs()["pcap"]
+	file, err := os.Open(tempFile(t, "x", content))
+	require.NoError(t, err)
+	defer file.Close()
+	for name, in := range map[string]io.Reader{"pipe": bytes.NewReader(content), "file": file} {
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), "AGP_TEST_COUNT_STDIN=1")
+		cmd.Stdin = in
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, name)
+		require.Equal(t, "700 EOF", string(out), name)
+	}
+}
+
 func TestPipeCutInsideARecordIsTruncated(t *testing.T) {
 	r, w := fifo(t, Options{})
 	content := classicBytes(binary.LittleEndian, magicMicro, 1, rec{1, 0, "abc", 0})
@@ -489,6 +519,12 @@ func untilEnd(r *Reader) <-chan error {
 	return done
 }
 
+// polling reports whether some goroutine is waiting for a pipe.
+func polling() bool {
+	stacks := make([]byte, 1<<16)
+	return bytes.Contains(stacks[:runtime.Stack(stacks, true)], []byte("pcap.(*pollReader).Read"))
+}
+
 func TestInterruptEndsABlockedPipe(t *testing.T) {
 	var zipped bytes.Buffer
 	zw := gzip.NewWriter(&zipped)
@@ -505,6 +541,7 @@ func TestInterruptEndsABlockedPipe(t *testing.T) {
 			_, err := w.Write(content)
 			require.NoError(t, err)
 			done := untilEnd(r)
+			require.Eventually(t, polling, 10*time.Second, time.Millisecond, "Next waits for the pipe")
 			r.Interrupt()
 			r.Interrupt()
 			select {
