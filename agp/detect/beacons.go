@@ -86,8 +86,7 @@ func (d *Detector) beaconEnd(r *telemetry.Record) {
 		b.ends < b.n/2 || spread(b.ends, b.sumB, b.sumB2) > beaconBytes {
 		return
 	}
-	d.fire(&telemetry.Alert{
-		Kind: Beacon, Src: address(r.IPVersion, &r.Src), Dst: address(r.IPVersion, &r.Dst), DstPort: r.DstPort, Protocol: r.Protocol,
-		Count: uint64(b.n), Threshold: d.cfg.Beacon, WindowNs: int64(b.sum * float64(second)),
-	}, id)
+	if span := int64(b.sum * float64(second)); d.armed(id, span) {
+		d.emit(client(Beacon, r, b.n, d.cfg.Beacon, span))
+	}
 }

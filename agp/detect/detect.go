@@ -129,27 +129,39 @@ func (d *Detector) subject(salt uint64, a, b *[16]byte, port uint16) uint64 {
 	return h | 1 // 0 marks a free entry
 }
 
-// fire emits an alert unless the same kind and subject fired within the
-// hold-down, or too many alerts did within the minute. What goes on stays
+// armed says whether an alert for a subject may go out now. It may not within
+// the hold-down of the last one or when too many went out within the minute. What goes on stays
 // silent: every finding held back renews the hold-down, which is at least twice what the rule looked at.
-func (d *Detector) fire(a *telemetry.Alert, id uint64) {
-	a.TimeNs = d.now
-	until := d.now + max(d.holdDown, 2*a.WindowNs)
+func (d *Detector) armed(id uint64, windowNs int64) bool {
+	until := d.now + max(d.holdDown, 2*windowNs)
 	if e := d.held.find(id); e != nil && d.now < e.v && e.startN-d.now <= d.held.late {
 		e.v = max(e.v, until)
 		d.stats.Suppressed++
-		return
+		return false
 	}
 	if d.now-d.minute >= 60*second || d.now < d.minute {
 		d.minute, d.minuteCount = d.now, 0
 	}
 	if d.minuteCount++; d.minuteCount > d.cfg.MaxAlertsPerMinute {
 		d.stats.Suppressed++
-		return
+		return false
 	}
 	d.held.at(id, d.now).v = until
+	return true
+}
+
+func (d *Detector) emit(a *telemetry.Alert) {
+	a.TimeNs = d.now
 	d.stats.Alerts++
 	d.alert(a)
+}
+
+// client is an alert about what r's initiator does at r's service.
+func client(kind string, r *telemetry.Record, count, limit float64, windowNs int64) *telemetry.Alert {
+	return &telemetry.Alert{
+		Kind: kind, Src: address(r.IPVersion, &r.Src), Dst: address(r.IPVersion, &r.Dst), DstPort: r.DstPort, Protocol: r.Protocol,
+		Count: uint64(count + 0.5), Threshold: limit, WindowNs: windowNs,
+	}
 }
 
 // address is the text of an address as it is kept in records.

@@ -74,15 +74,15 @@ func (d *Detector) victimOf(protocol, flags uint8, src, dst *[16]byte, srcPort, 
 			return floodRequest, d.subject(uint64(floodRequest), nil, dst, dstPort)
 		}
 	case packet.ProtoUDP:
-		if dst[0]&0xf0 == 0xe0 || dst[0] == 0xff {
-			return floodNone, 0 // multicast and broadcast are asked for and never answered
+		if multicast(dst) {
+			return floodNone, 0
 		}
 		if amplifier(srcPort) && srcPort != dstPort {
 			return floodAmp, d.subject(uint64(floodAmp), nil, dst, srcPort)
 		}
 		return floodUDP, d.subject(uint64(floodUDP), nil, dst, 0)
 	case packet.ProtoICMP, packet.ProtoICMPv6:
-		if dst[0]&0xf0 == 0xe0 || dst[0] == 0xff {
+		if multicast(dst) {
 			return floodNone, 0
 		}
 		return floodICMP, d.subject(uint64(floodICMP), nil, dst, 0)
@@ -130,10 +130,12 @@ func (d *Detector) judgeAmp(f *flood, s *FlowStart, id uint64) {
 	if n < limit || f.ports.count() > n/2 {
 		return
 	}
-	d.fire(&telemetry.Alert{
-		Kind: Amplification, Dst: address(s.IPVersion, &s.Dst), SrcPort: s.SrcPort, Protocol: s.Protocol,
-		Count: uint64(n + 0.5), Threshold: limit, WindowNs: floodWindow,
-	}, id)
+	if d.armed(id, floodWindow) {
+		d.emit(&telemetry.Alert{
+			Kind: Amplification, Dst: address(s.IPVersion, &s.Dst), SrcPort: s.SrcPort, Protocol: s.Protocol,
+			Count: uint64(n + 0.5), Threshold: limit, WindowNs: floodWindow,
+		})
+	}
 }
 
 func (d *Detector) floodLimit(k floodKind) (float64, string) {
@@ -202,6 +204,9 @@ func (d *Detector) floodEnd(r *telemetry.Record) {
 }
 
 func (d *Detector) fireFlood(name string, kind floodKind, id uint64, count, limit float64, version, protocol uint8, src, dst *[16]byte, dstPort uint16) {
+	if !d.armed(id, floodWindow) {
+		return
+	}
 	a := telemetry.Alert{Kind: name, Protocol: protocol, Count: uint64(count), Threshold: limit, WindowNs: floodWindow}
 	switch kind {
 	case floodSYNACK:
@@ -211,5 +216,5 @@ func (d *Detector) fireFlood(name string, kind floodKind, id uint64, count, limi
 	default:
 		a.Dst = address(version, dst)
 	}
-	d.fire(&a, id)
+	d.emit(&a)
 }

@@ -83,10 +83,9 @@ func (d *Detector) loginEnd(r *telemetry.Record) {
 	if !auth && (spread(n, l.sumF, l.sumF2) > loginSpread || spread(n, l.sumR, l.sumR2) > loginSpread || l.duration < loginDuration*n) {
 		return
 	}
-	d.fire(&telemetry.Alert{
-		Kind: BruteForce, Src: address(r.IPVersion, &r.Src), Dst: address(r.IPVersion, &r.Dst), DstPort: r.DstPort, Protocol: r.Protocol,
-		Count: uint64(l.n), Threshold: d.cfg.BruteForce, WindowNs: flowWindow,
-	}, id)
+	if d.armed(id, flowWindow) {
+		d.emit(client(BruteForce, r, n, d.cfg.BruteForce, flowWindow))
+	}
 }
 
 // spread is standard deviation / mean from sums.

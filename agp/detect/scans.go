@@ -8,7 +8,8 @@ import (
 // scan is a source's probing: of one address over ports, or of one port over addresses, or with odd flags.
 type scan struct {
 	probed distinct
-	good   uint32 // flows that carried data
+	good   uint32 // flows on the same port that carried data, in this window
+	before uint32 // and in the one before
 }
 
 const (
@@ -24,14 +25,16 @@ const (
 	saltPush
 )
 
-// scanMargin: a scanner finds little. Probes must outnumber the flows that carried data.
+// scanMargin: who scans for hosts finds few. Probed hosts must outnumber the flows that carried data.
 const scanMargin = 3
 
 // scanEnd: one source tries many ports of an address, or one port of many
-// addresses, and gets no data: no answer, a refusal, or a connection closed without a byte. Clients talk to
-// services that exist, so their flows carry data; a crawler or monitor with a few dead targets stays below the
-// count and the margin. Ports: traceroute (UDP, up to 90 ports) stays below the UDP count. Missed: scans slower than the
-// threshold per window, and ones spread over many sources.
+// addresses, and gets no data: no answer, a refusal, or a connection closed
+// without a byte. Clients talk to services that exist, so their flows carry
+// data. Behind a NAT gateway, a crawler or a monitor there are dead targets too, but many more that answer:
+// hosts are a scan only by a margin over them. Traceroute (UDP, up to 90 ports) stays below
+// the UDP count. Missed: scans slower than the threshold per window, ones spread
+// over many sources, and a scan for hosts from behind a gateway that uses the same port much.
 func (d *Detector) scanEnd(r *telemetry.Record) {
 	fwd, rev := &r.Dir[telemetry.Fwd], &r.Dir[telemetry.Rev]
 	switch r.Protocol {
@@ -41,46 +44,57 @@ func (d *Detector) scanEnd(r *telemetry.Record) {
 			return // the rest of a connection that began earlier
 		}
 		probe := fwd.PayloadBytes == 0 && rev.PayloadBytes == 0
-		d.probe(saltPorts, probe, r, &r.Dst, 0, uint64(r.DstPort), d.cfg.PortScan, PortScan)
-		d.probe(saltHosts, probe, r, nil, r.DstPort, 0, d.cfg.HostScan, HostScan)
-	case packet.ProtoUDP:
-		if r.Dst[0]&0xf0 == 0xe0 || r.Dst[0] == 0xff || r.Fragment {
-			return
+		if probe {
+			d.probePort(saltPorts, r, d.cfg.PortScan)
 		}
-		d.probe(saltUDPPorts, rev.Packets == 0, r, &r.Dst, 0, uint64(r.DstPort), d.cfg.UDPPortScan, PortScan)
+		d.hostEnd(r, probe)
+	case packet.ProtoUDP:
+		if rev.Packets == 0 && !multicast(&r.Dst) && !r.Fragment {
+			d.probePort(saltUDPPorts, r, d.cfg.UDPPortScan)
+		}
 	}
 }
 
-func (d *Detector) probe(salt uint64, isProbe bool, r *telemetry.Record, dst *[16]byte, port uint16, item uint64, limit float64, kind string) {
-	id := d.subject(salt, &r.Src, dst, port)
-	if !isProbe {
-		// Only a source that already probes needs its successes counted.
-		if e := d.scans.find(id); e != nil {
-			e.v.good++
-		}
-		return
-	}
+// probePort takes a port of r.Dst that gave r.Src no data.
+func (d *Detector) probePort(salt uint64, r *telemetry.Record, limit float64) {
+	id := d.subject(salt, &r.Src, &r.Dst, 0)
 	e := d.scans.at(id, r.EndNs)
-	if dst == nil {
-		item = d.h.Addr(&r.Dst)
-	} else {
-		item = d.h.Uint64(item)
-	}
-	e.v.probed.add(item)
+	e.v.probed.add(d.h.Uint64(uint64(r.DstPort)))
 	e.weight++
-	n := e.v.probed.count()
-	if n < limit || n < scanMargin*float64(e.v.good) {
+	if n := e.v.probed.count(); n >= limit && d.armed(id, flowWindow) {
+		a := client(PortScan, r, n, limit, flowWindow)
+		a.DstPort = 0
+		d.emit(a)
+	}
+}
+
+// hostEnd takes a flow of r.Src on a port, which carried data or was a probe.
+func (d *Detector) hostEnd(r *telemetry.Record, probe bool) {
+	id := d.subject(saltHosts, &r.Src, nil, r.DstPort)
+	var last uint32
+	e := d.scans.find(id)
+	if e != nil {
+		last = e.v.good
+	}
+	if e = d.scans.at(id, r.EndNs); e.v == (scan{}) {
+		e.v.before = last
+	}
+	if !probe {
+		e.v.good++
 		return
 	}
-	a := telemetry.Alert{
-		Kind: kind, Src: address(r.IPVersion, &r.Src), Protocol: r.Protocol, DstPort: port,
-		Count: uint64(n + 0.5), Threshold: limit, WindowNs: flowWindow,
+	e.v.probed.add(d.h.Addr(&r.Dst))
+	e.weight++ // probes alone: sources that only do well give way
+	n := e.v.probed.count()
+	if n >= d.cfg.HostScan && n >= scanMargin*float64(e.v.good+e.v.before) && d.armed(id, flowWindow) {
+		a := client(HostScan, r, n, d.cfg.HostScan, flowWindow)
+		a.Dst = ""
+		d.emit(a)
 	}
-	if dst != nil {
-		a.Dst = address(r.IPVersion, dst)
-	}
-	d.fire(&a, id)
 }
+
+// multicast says whether an address, as records keep it, is of a group or a broadcast: never answered from.
+func multicast(a *[16]byte) bool { return a[0]&0xf0 == 0xe0 || a[0] == 0xff }
 
 // impossible says whether all packets of a flow's initiator had flags that no
 // TCP stack opens a connection with: none at all, FIN or URG or PSH without ACK, SYN
@@ -105,10 +119,9 @@ func (d *Detector) stealthEnd(r *telemetry.Record) {
 	e := d.scans.at(id, r.EndNs)
 	e.v.probed.add(d.h.Pair(d.h.Addr(&r.Dst), uint64(r.DstPort)))
 	e.weight++
-	if n := e.v.probed.count(); n >= d.cfg.StealthScan {
-		d.fire(&telemetry.Alert{
-			Kind: StealthScan, Src: address(r.IPVersion, &r.Src), Dst: address(r.IPVersion, &r.Dst), Protocol: r.Protocol,
-			Count: uint64(n + 0.5), Threshold: d.cfg.StealthScan, WindowNs: flowWindow,
-		}, id)
+	if n := e.v.probed.count(); n >= d.cfg.StealthScan && d.armed(id, flowWindow) {
+		a := client(StealthScan, r, n, d.cfg.StealthScan, flowWindow)
+		a.DstPort = 0
+		d.emit(a)
 	}
 }

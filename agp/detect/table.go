@@ -1,6 +1,9 @@
 package detect
 
-import "math/bits"
+import (
+	"math"
+	"math/bits"
+)
 
 // ways is how many entries a bucket has; a subject's bucket follows from its hash.
 const ways = 8
@@ -93,3 +96,12 @@ func (d *distinct) count() float64 {
 	}
 	return linear[n]
 }
+
+// linear[n] is the linear-counting estimate for n of 256 bits set.
+var linear = func() (out [257]float64) {
+	for n := range 256 {
+		out[n] = -256 * math.Log(float64(256-n)/256)
+	}
+	out[256] = 256 * math.Log(256)
+	return out
+}()

@@ -26,10 +26,9 @@ func (d *Detector) dnsEnd(r *telemetry.Record) {
 	if e.v.queries < d.cfg.DNSTunnel || e.v.bytes < d.cfg.DNSTunnelBytes*e.v.queries {
 		return
 	}
-	d.fire(&telemetry.Alert{
-		Kind: DNSTunnel, Src: address(r.IPVersion, &r.Src), Dst: address(r.IPVersion, &r.Dst), DstPort: 53, Protocol: r.Protocol,
-		Count: uint64(e.v.queries), Threshold: d.cfg.DNSTunnel, WindowNs: flowWindow,
-	}, id)
+	if d.armed(id, flowWindow) {
+		d.emit(client(DNSTunnel, r, e.v.queries, d.cfg.DNSTunnel, flowWindow))
+	}
 }
 
 // icmpEnd: an echo conversation whose packets differ in size. ping sends one
@@ -46,10 +45,11 @@ func (d *Detector) icmpEnd(r *telemetry.Record) {
 		if float64(h.Packets) < d.cfg.ICMPTunnel || h.WireLenStd < d.cfg.ICMPTunnelStd {
 			continue
 		}
-		d.fire(&telemetry.Alert{
-			Kind: ICMPTunnel, Src: address(r.IPVersion, &r.Src), Dst: address(r.IPVersion, &r.Dst), Protocol: r.Protocol,
-			Count: h.Packets, Threshold: d.cfg.ICMPTunnel, WindowNs: r.EndNs - r.StartNs,
-		}, d.subject(saltICMP, &r.Src, &r.Dst, 0))
+		if span := r.EndNs - r.StartNs; d.armed(d.subject(saltICMP, &r.Src, &r.Dst, 0), span) {
+			a := client(ICMPTunnel, r, float64(h.Packets), d.cfg.ICMPTunnel, span)
+			a.DstPort = 0 // the ICMP type
+			d.emit(a)
+		}
 		return
 	}
 }
@@ -106,23 +106,19 @@ func (d *Detector) covertEnd(r *telemetry.Record) {
 		if float64(h.Packets) < d.cfg.CovertTiming || other.PayloadBytes != 0 || h.PayloadBytes == 0 {
 			continue
 		}
-		a := telemetry.Alert{
-			Src: address(r.IPVersion, &r.Src), Dst: address(r.IPVersion, &r.Dst),
-			SrcPort: r.SrcPort, DstPort: r.DstPort, Protocol: r.Protocol,
-			Count: h.Packets, Threshold: d.cfg.CovertTiming, WindowNs: r.EndNs - r.StartNs,
-		}
-		id := d.subject(saltCovert, &r.Src, &r.Dst, r.DstPort)
 		lo, hi := float64(h.DelayMinNs), float64(h.DelayMaxNs)
+		kind := ""
 		switch {
 		case h.PayloadBytes <= covertBytes*h.Packets && h.WireLenStd <= 1 &&
 			(lo >= covertPace && hi-lo >= covertGap*hi && twoValued(lo, hi, h.DelayMeanNs, h.DelayStdNs) ||
 				twoDelays(&r.DelayHist, d.cfg.CovertTiming)):
-			a.Kind = CovertTiming
-			d.fire(&a, id)
+			kind = CovertTiming
 		case h.WireLenMax > h.WireLenMin && h.WireLenMax-h.WireLenMin <= covertSize &&
 			twoValued(float64(h.WireLenMin), float64(h.WireLenMax), h.WireLenMean, h.WireLenStd):
-			a.Kind = CovertSize
-			d.fire(&a, id)
+			kind = CovertSize
+		}
+		if span := r.EndNs - r.StartNs; kind != "" && d.armed(d.subject(saltCovert, &r.Src, &r.Dst, r.DstPort), span) {
+			d.emit(client(kind, r, float64(h.Packets), d.cfg.CovertTiming, span))
 		}
 		return
 	}
@@ -144,9 +140,7 @@ func (d *Detector) pushEnd(r *telemetry.Record) {
 		r.EndNs-r.StartNs < pushSpan || local(r.IPVersion, &r.Dst) {
 		return
 	}
-	d.fire(&telemetry.Alert{
-		Kind: OneWayPush, Src: address(r.IPVersion, &r.Src), Dst: address(r.IPVersion, &r.Dst),
-		DstPort: r.DstPort, Protocol: r.Protocol,
-		Count: fwd.Packets, Threshold: d.cfg.OneWayPush, WindowNs: r.EndNs - r.StartNs,
-	}, d.subject(saltPush, &r.Src, &r.Dst, r.DstPort))
+	if span := r.EndNs - r.StartNs; d.armed(d.subject(saltPush, &r.Src, &r.Dst, r.DstPort), span) {
+		d.emit(client(OneWayPush, r, float64(fwd.Packets), d.cfg.OneWayPush, span))
+	}
 }
