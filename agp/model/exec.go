@@ -141,10 +141,18 @@ func (e *Executor) prepare(l *Layer) func() {
 		if o.Average {
 			return func() { averagePool(o, x, y, lanes) }
 		}
-		return func() { maxPool(o, x, y, lanes) }
+		return func() { maxPool(o, x, y, lanes, k) }
 	case *Reduce:
-		if k != nil && o.Max && o.Inner == 1 {
-			return func() { k.maxRows(&y[0], &x[0], o.Outer, o.N) }
+		if k != nil {
+			if o.Kind == ReduceMax {
+				return func() { k.maxRows(&y[0], &x[0], o.Outer, o.N) }
+			}
+			return func() {
+				k.sumRows(&y[0], &x[0], o.Outer, o.N)
+				if o.Kind == ReduceMean {
+					divide(y, float32(o.N))
+				}
+			}
 		}
 		return func() { reduce(o, x, y, lanes) }
 	case *Gather:

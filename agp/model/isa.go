@@ -64,6 +64,7 @@ type kernels struct {
 	wide    func(*asm.Args) // eight filters, one position
 	affine  func(dst, src, scale, shift *float32, rows int, lo float32)
 	maxRows func(dst, src *float32, runs, n int)
+	sumRows func(dst, src *float32, runs, n int)
 	embed   func(dst, src, table *float32, rows, n, d int)
 	// Eight lanes each, whatever the set.
 	transpose func(dst, src *float32, blocks, dstStride, srcStride int)

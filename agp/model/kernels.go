@@ -106,13 +106,19 @@ func span(start, taps, dilation, size int) (lo, hi int) {
 	return lo, hi
 }
 
-func maxPool(o *Pool, x, y []float32, lanes int) {
+// maxPool uses the vector kernel, if there is one, for each run of neighbours.
+func maxPool(o *Pool, x, y []float32, lanes int, k *kernels) {
+	direct := k != nil && o.DilationW == 1
 	for c := range o.C {
 		for oh := range o.OH {
 			h0, h1 := span(oh*o.StrideH-o.Top, o.KH, o.DilationH, o.H)
 			for ow := range o.OW {
 				w0, w1 := span(ow*o.StrideW-o.Left, o.KW, o.DilationW, o.W)
 				dst := y[lanes*((c*o.OH+oh)*o.OW+ow):][:lanes]
+				if direct && h1 == h0+1 && w1 > w0 {
+					k.maxRows(&dst[0], &x[lanes*((c*o.H+oh*o.StrideH-o.Top+h0*o.DilationH)*o.W+ow*o.StrideW-o.Left+w0)], 1, w1-w0)
+					continue
+				}
 				for i := range dst {
 					dst[i] = float32(math.Inf(-1))
 				}
@@ -163,29 +169,31 @@ func averagePool(o *Pool, x, y []float32, lanes int) {
 
 func reduce(o *Reduce, x, y []float32, lanes int) {
 	for a := range o.Outer {
-		for b := range o.Inner {
-			dst := y[lanes*(a*o.Inner+b):][:lanes]
-			copy(dst, x[lanes*(a*o.N*o.Inner+b):])
-			for n := 1; n < o.N; n++ {
-				src := x[lanes*((a*o.N+n)*o.Inner+b):][:lanes]
-				if o.Max {
-					for i, v := range src {
-						if v > dst[i] {
-							dst[i] = v
-						}
-					}
-				} else {
-					for i, v := range src {
-						dst[i] += v
+		dst := y[lanes*a:][:lanes]
+		copy(dst, x[lanes*a*o.N:])
+		for n := 1; n < o.N; n++ {
+			src := x[lanes*(a*o.N+n):][:lanes]
+			if o.Kind == ReduceMax {
+				for i, v := range src {
+					if v > dst[i] {
+						dst[i] = v
 					}
 				}
-			}
-			if !o.Max {
-				for i := range dst {
-					dst[i] /= float32(o.N)
+			} else {
+				for i, v := range src {
+					dst[i] += v
 				}
 			}
 		}
+	}
+	if o.Kind == ReduceMean {
+		divide(y, float32(o.N))
+	}
+}
+
+func divide(y []float32, n float32) {
+	for i := range y {
+		y[i] /= n
 	}
 }
 

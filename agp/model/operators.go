@@ -21,8 +21,8 @@ func init() {
 		"Conv":               {2, 3, buildConv},
 		"MaxPool":            {1, 1, poolOp(false)},
 		"AveragePool":        {1, 1, poolOp(true)},
-		"GlobalMaxPool":      {1, 1, globalPool(true)},
-		"GlobalAveragePool":  {1, 1, globalPool(false)},
+		"GlobalMaxPool":      {1, 1, globalPool(ReduceMax)},
+		"GlobalAveragePool":  {1, 1, globalPool(ReduceMean)},
 		"Gemm":               {2, 3, buildGemm},
 		"MatMul":             {2, 2, buildMatMul},
 		"BatchNormalization": {5, 5, buildBatchNorm},
@@ -49,8 +49,13 @@ func init() {
 		"Min": {1, variadic, foldOp(Min)},
 		"Max": {1, variadic, foldOp(Max)},
 
-		"ReduceMean": {1, 2, reduceOp(false)},
-		"ReduceMax":  {1, 2, reduceOp(true)},
+		"Equal":   {2, 2, compareOp(Equal)},
+		"Greater": {2, 2, compareOp(Greater)},
+		"Less":    {2, 2, compareOp(Less)},
+
+		"ReduceMean": {1, 2, reduceOp(ReduceMean)},
+		"ReduceMax":  {1, 2, reduceOp(ReduceMax)},
+		"ReduceSum":  {1, 2, reduceOp(ReduceSum)},
 
 		"Constant":  {0, 0, buildConstant},
 		"Identity":  {1, 1, buildIdentity},
@@ -290,7 +295,7 @@ func poolOp(average bool) func(*builder, []operand, *attrs) (operand, error) {
 	}
 }
 
-func globalPool(isMax bool) func(*builder, []operand, *attrs) (operand, error) {
+func globalPool(k ReduceKind) func(*builder, []operand, *attrs) (operand, error) {
 	return func(b *builder, in []operand, _ *attrs) (operand, error) {
 		x := in[0]
 		if err := x.activation("input"); err != nil {
@@ -303,7 +308,7 @@ func globalPool(isMax bool) func(*builder, []operand, *attrs) (operand, error) {
 		for i := range dims[1:] {
 			dims[i+1] = 1
 		}
-		return b.emit(&Reduce{Outer: x.dims[0], N: size(x.dims[1:]), Inner: 1, Max: isMax}, dims, 0, x.id)
+		return b.emit(&Reduce{Kind: k, Outer: x.dims[0], N: size(x.dims[1:])}, dims, 0, x.id)
 	}
 }
 
@@ -523,6 +528,18 @@ func binaryOp(k BinaryKind) func(*builder, []operand, *attrs) (operand, error) {
 	return func(b *builder, in []operand, _ *attrs) (operand, error) { return b.binary(k, in[0], in[1]) }
 }
 
+// compareOp gives integers (0 and 1), which Cast turns into floats.
+func compareOp(k BinaryKind) func(*builder, []operand, *attrs) (operand, error) {
+	return func(b *builder, in []operand, _ *attrs) (operand, error) {
+		if in[0].k != nil && in[1].k != nil {
+			return in[0], fmt.Errorf("%w: comparison of constants", ErrShape)
+		}
+		r, err := b.binary(k, in[0], in[1])
+		r.isInt = true
+		return r, err
+	}
+}
+
 // foldOp applies a two-operand function over a list of inputs.
 func foldOp(k BinaryKind) func(*builder, []operand, *attrs) (operand, error) {
 	return func(b *builder, in []operand, _ *attrs) (operand, error) {
@@ -687,7 +704,7 @@ func (b *builder) withConst(k BinaryKind, x operand, c *tensor, first bool) (ope
 
 // ---- reductions ----
 
-func reduceOp(isMax bool) func(*builder, []operand, *attrs) (operand, error) {
+func reduceOp(k ReduceKind) func(*builder, []operand, *attrs) (operand, error) {
 	return func(b *builder, in []operand, a *attrs) (operand, error) {
 		x := in[0]
 		if err := x.activation("input"); err != nil {
@@ -733,7 +750,7 @@ func reduceOp(isMax bool) func(*builder, []operand, *attrs) (operand, error) {
 		if x, err = b.move(x, moved, idx, 0); err != nil {
 			return x, err
 		}
-		return b.emit(&Reduce{Outer: size(keep), N: n, Inner: 1, Max: isMax}, dims, 0, x.id)
+		return b.emit(&Reduce{Kind: k, Outer: size(keep), N: n}, dims, 0, x.id)
 	}
 }
 

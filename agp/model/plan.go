@@ -88,10 +88,20 @@ type Pool struct {
 	CountPad                bool // average divides by the window with its padding
 }
 
-// Reduce takes [Outer][N][Inner] to [Outer][Inner].
+// ReduceKind names a reduction.
+type ReduceKind uint8
+
+// Reductions.
+const (
+	ReduceMax ReduceKind = iota + 1
+	ReduceSum
+	ReduceMean
+)
+
+// Reduce takes [Outer][N] to [Outer].
 type Reduce struct {
-	Outer, N, Inner int
-	Max             bool // else mean
+	Kind     ReduceKind
+	Outer, N int
 }
 
 // Gather copies rows: Transpose, Slice, Pad, Concat, broadcasting. Index counts through
@@ -144,6 +154,9 @@ const (
 	Div
 	Min
 	Max
+	Equal // this and the following give 1 or 0
+	Greater
+	Less
 )
 
 // Binary combines two values of equal size, or one value with Const.
@@ -236,9 +249,13 @@ func combine(k BinaryKind, x, y float32) float32 {
 		return x / y
 	case Min:
 		return min(x, y)
-	default:
+	case Max:
 		return max(x, y)
 	}
+	if k == Equal && x == y || k == Greater && x > y || k == Less && x < y {
+		return 1
+	}
+	return 0
 }
 
 var unaryNames = [...]string{Relu: "relu", LeakyRelu: "leaky relu", Tanh: "tanh", Sigmoid: "sigmoid", Exp: "exp", Log: "log",
@@ -246,6 +263,11 @@ var unaryNames = [...]string{Relu: "relu", LeakyRelu: "leaky relu", Tanh: "tanh"
 
 func (k UnaryKind) String() string { return unaryNames[k] }
 
-var binaryNames = [...]string{Add: "add", Sub: "sub", Mul: "mul", Div: "div", Min: "min", Max: "max"}
+var binaryNames = [...]string{Add: "add", Sub: "sub", Mul: "mul", Div: "div", Min: "min", Max: "max",
+	Equal: "equal", Greater: "greater", Less: "less"}
 
 func (k BinaryKind) String() string { return binaryNames[k] }
+
+var reduceNames = [...]string{ReduceMax: "max", ReduceSum: "sum", ReduceMean: "mean"}
+
+func (k ReduceKind) String() string { return reduceNames[k] }

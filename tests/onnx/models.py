@@ -218,7 +218,16 @@ def reduce_opset18():
     x = g.view("x", 2, 3, 4)
     a = g.op("ReduceMean", x, g.ints(1, 3), keepdims=0)
     b = g.op("ReduceMax", x, g.ints(-1, 2), keepdims=0)
-    return g, g.op("Concat", a, b, axis=1)
+    c = g.op("ReduceSum", x, g.ints(2), keepdims=0)
+    return g, g.op("Concat", a, b, g.op("Flatten", c), axis=1)
+
+
+@case
+def compare():
+    """One-hot by comparison."""
+    g = Graph("compare", 24, inp=lambda rng, n: rng.integers(0, 4, (n, 24)))
+    y = [g.op("Cast", g.op(k, "x", g.const([v])), to=TensorProto.FLOAT) for k, v in (("Equal", 2.0), ("Greater", 1.0), ("Less", 1.0))]
+    return g, g.op("Concat", *y, axis=1)
 
 
 @case

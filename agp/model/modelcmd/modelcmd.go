@@ -90,10 +90,7 @@ func layerOf(l model.Layer) (kind, detail string) {
 		}
 		return "max pool", fmt.Sprintf("%dx%d", o.KH, o.KW)
 	case *model.Reduce:
-		if o.Max {
-			return "reduce max", fmt.Sprintf("over %d", o.N)
-		}
-		return "reduce mean", fmt.Sprintf("over %d", o.N)
+		return "reduce " + o.Kind.String(), fmt.Sprintf("over %d", o.N)
 	case *model.Gather:
 		return "gather", fmt.Sprintf("%d rows", len(o.Index))
 	case *model.Unary:

@@ -171,20 +171,22 @@ func affine(s isa) {
 	RET()
 }
 
-// maxRows takes the maximum of each run of n rows.
-func maxRows(s isa) {
-	name := "MaxRows" + s.name
+// reduceRows takes the maximum or the sum of each run of n rows, in order.
+func reduceRows(s isa, word, what string, op func(ops ...Op)) {
+	name := word + "Rows" + s.name
 	TEXT(name, NOSPLIT, "func(dst, src *float32, runs, n int)")
 	Pragma("noescape")
-	Doc(name + " stores the maximum of each of runs runs of n rows; a row is one vector, runs and n > 0.")
+	Doc(name + " stores the " + what + " of each of runs runs of n rows; a row is one vector, runs and n > 0.")
 	dst, src := Load(Param("dst"), GP64()), Load(Param("src"), GP64())
 	runs, n := Load(Param("runs"), GP64()), Load(Param("n"), GP64())
 	Label("run")
 	y, k := s.vec(), GP64()
 	VMOVUPS(Mem{Base: src}, y)
 	MOVQ(n, k)
+	JMP(LabelRef("next"))
 	Label("row")
-	VMAXPS(Mem{Base: src}, y, y)
+	op(Mem{Base: src}, y, y)
+	Label("next")
 	ADDQ(Imm(uint64(s.bytes)), src)
 	DECQ(k)
 	JNZ(LabelRef("row"))
@@ -467,7 +469,8 @@ func main() {
 	}
 	for _, s := range []isa{avx2, avx512} {
 		affine(s)
-		maxRows(s)
+		reduceRows(s, "Max", "maximum", VMAXPS)
+		reduceRows(s, "Sum", "sum", VADDPS)
 		embed(s)
 	}
 	transpose8()

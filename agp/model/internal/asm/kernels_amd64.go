@@ -94,6 +94,11 @@ func AffineAVX2(dst *float32, src *float32, scale *float32, shift *float32, rows
 //go:noescape
 func MaxRowsAVX2(dst *float32, src *float32, runs int, n int)
 
+// SumRowsAVX2 stores the sum of each of runs runs of n rows; a row is one vector, runs and n > 0.
+//
+//go:noescape
+func SumRowsAVX2(dst *float32, src *float32, runs int, n int)
+
 // EmbedAVX2 replaces each of rows indices by d values of table[n][d]; a row is one vector. Indices are clamped
 // after n is added to negative ones; rows, n and d > 0, n*d below 2^31.
 //
@@ -109,6 +114,11 @@ func AffineAVX512(dst *float32, src *float32, scale *float32, shift *float32, ro
 //
 //go:noescape
 func MaxRowsAVX512(dst *float32, src *float32, runs int, n int)
+
+// SumRowsAVX512 stores the sum of each of runs runs of n rows; a row is one vector, runs and n > 0.
+//
+//go:noescape
+func SumRowsAVX512(dst *float32, src *float32, runs int, n int)
 
 // EmbedAVX512 replaces each of rows indices by d values of table[n][d]; a row is one vector. Indices are clamped
 // after n is added to negative ones; rows, n and d > 0, n*d below 2^31.

@@ -1595,9 +1595,39 @@ TEXT ·MaxRowsAVX2(SB), NOSPLIT, $0-32
 run:
 	VMOVUPS (CX), Y0
 	MOVQ    BX, SI
+	JMP     next
 
 row:
-	VMAXPS  (CX), Y0, Y0
+	VMAXPS (CX), Y0, Y0
+
+next:
+	ADDQ    $0x20, CX
+	DECQ    SI
+	JNZ     row
+	VMOVUPS Y0, (AX)
+	ADDQ    $0x20, AX
+	DECQ    DX
+	JNZ     run
+	VZEROUPPER
+	RET
+
+// func SumRowsAVX2(dst *float32, src *float32, runs int, n int)
+// Requires: AVX
+TEXT ·SumRowsAVX2(SB), NOSPLIT, $0-32
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ runs+16(FP), DX
+	MOVQ n+24(FP), BX
+
+run:
+	VMOVUPS (CX), Y0
+	MOVQ    BX, SI
+	JMP     next
+
+row:
+	VADDPS (CX), Y0, Y0
+
+next:
 	ADDQ    $0x20, CX
 	DECQ    SI
 	JNZ     row
@@ -1690,9 +1720,39 @@ TEXT ·MaxRowsAVX512(SB), NOSPLIT, $0-32
 run:
 	VMOVUPS (CX), Z0
 	MOVQ    BX, SI
+	JMP     next
 
 row:
-	VMAXPS  (CX), Z0, Z0
+	VMAXPS (CX), Z0, Z0
+
+next:
+	ADDQ    $0x40, CX
+	DECQ    SI
+	JNZ     row
+	VMOVUPS Z0, (AX)
+	ADDQ    $0x40, AX
+	DECQ    DX
+	JNZ     run
+	VZEROUPPER
+	RET
+
+// func SumRowsAVX512(dst *float32, src *float32, runs int, n int)
+// Requires: AVX, AVX512F
+TEXT ·SumRowsAVX512(SB), NOSPLIT, $0-32
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ runs+16(FP), DX
+	MOVQ n+24(FP), BX
+
+run:
+	VMOVUPS (CX), Z0
+	MOVQ    BX, SI
+	JMP     next
+
+row:
+	VADDPS (CX), Z0, Z0
+
+next:
 	ADDQ    $0x40, CX
 	DECQ    SI
 	JNZ     row
