@@ -4,6 +4,7 @@ import (
 	"slices"
 	"unsafe"
 
+	"github.com/agp-net/telegraf-agp/agp/internal/prefetch"
 	"github.com/agp-net/telegraf-agp/agp/model"
 	"github.com/agp-net/telegraf-agp/agp/packet"
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
@@ -573,7 +574,7 @@ func (t *Table) update(ref uint32, f *state, p *Packet, first bool) int64 {
 
 // PrefetchIndex asks for the index entries of a hash.
 func (t *Table) PrefetchIndex(hash uint64) {
-	prefetchLine(unsafe.Pointer(&t.slots[uint32(hash)>>t.shift]))
+	prefetch.Line(unsafe.Pointer(&t.slots[uint32(hash)>>t.shift]))
 }
 
 // PrefetchState asks for the state of the flow that most likely has the hash.
@@ -582,7 +583,7 @@ func (t *Table) PrefetchState(hash uint64) {
 	mask := uint32(len(t.slots) - 1)
 	for i := h >> t.shift; t.slots[i].ref != none; i = (i + 1) & mask {
 		if t.slots[i].hash == h {
-			prefetchState(unsafe.Pointer(t.flows.at(t.slots[i].ref)))
+			prefetch.Lines8(unsafe.Pointer(t.flows.at(t.slots[i].ref)))
 			return
 		}
 	}

@@ -4,6 +4,9 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"unsafe"
+
+	"github.com/agp-net/telegraf-agp/agp/internal/prefetch"
 )
 
 // Per-flow histograms of all flows in fixed memory, after SketchFeature (Kim,
@@ -199,7 +202,12 @@ func NewBlocked(width int, key [16]byte) (*Blocked, error) {
 	}, nil
 }
 
-func (s *Blocked) place(flow uint64) (l [featureRows]uint32) {
+// Lines are the places of one flow in any Blocked of one width and key, so that
+// several histograms of a flow cost one hash.
+type Lines [featureRows]uint32
+
+// Lines returns the places of a flow.
+func (s *Blocked) Lines(flow uint64) (l Lines) {
 	mask := s.width - 1
 	x, y := s.h.Pair(flow, 1), s.h.Pair(flow, 2)
 	l[0] = uint32(x) & mask
@@ -209,12 +217,23 @@ func (s *Blocked) place(flow uint64) (l [featureRows]uint32) {
 }
 
 // Add counts one packet of a flow; a bin beyond the last counts in the last.
-func (s *Blocked) Add(flow uint64, bin int) {
+func (s *Blocked) Add(flow uint64, bin int) { s.AddAt(s.Lines(flow), bin) }
+
+// AddAt is Add for a flow whose places are known.
+func (s *Blocked) AddAt(lines Lines, bin int) {
 	bin = clampBin(bin, BlockedBins)
-	for _, l := range s.place(flow) {
+	for _, l := range lines {
 		s.bump(l, bin, 1)
 	}
 	s.n++
+}
+
+// Prefetch asks for the counters that AddAt will touch.
+func (s *Blocked) Prefetch(lines Lines, bin int) {
+	bin = clampBin(bin, BlockedBins)
+	for _, l := range lines {
+		prefetch.Line(unsafe.Pointer(&s.lines[l].low[bin]))
+	}
 }
 
 // bump adds v < 256 to a cell.
@@ -253,7 +272,7 @@ func (s *Blocked) cell(line uint32, bin int) uint32 {
 
 // Decode fills out with the flow's histogram; bins beyond the line read 0.
 func (s *Blocked) Decode(flow uint64, out []uint32) {
-	l := s.place(flow)
+	l := s.Lines(flow)
 	for bin := range out {
 		out[bin] = 0
 		if bin < BlockedBins {

@@ -25,11 +25,12 @@ type SketchConfig struct {
 
 // Sizes. A heavy-hitter sketch keeps more keys than it reports, which lowers its error.
 const (
-	topCounters  = 1024
-	hllLgK       = 12
-	entropyWidth = 1 << 14
-	blockedWidth = 1 << 13
-	publishedBin = telemetry.SizeBins
+	topCounters    = 1024
+	hllLgK         = 12
+	entropyWidth   = 1 << 14
+	blockedWidth   = 1 << 13
+	publishedWidth = 87381
+	publishedBits  = 5592405
 )
 
 // Heavy-hitter lists; names are the metric tag.
@@ -55,9 +56,62 @@ const (
 
 var distinctNames = [distinctLists]string{"sources", "destinations", "dst_ports", "flows"}
 
-// feature is SketchFeature in one of its layouts.
-type feature interface {
-	Add(flow uint64, bin int)
+// features are the size and delay histograms of SketchFeature in one layout.
+type features interface {
+	// prefetch asks for the counters of a packet that comes soon.
+	prefetch(flow uint64, size int)
+	// add counts one packet; delay is negative for a flow's first.
+	add(flow uint64, size, delay int)
+}
+
+type blocked struct{ sizes, delays *sketch.Blocked }
+
+func (b *blocked) prefetch(flow uint64, size int) {
+	l := b.sizes.Lines(flow)
+	b.sizes.Prefetch(l, size)
+	b.delays.Prefetch(l, 0) // all delay bins are in the first half of a line
+}
+
+func (b *blocked) add(flow uint64, size, delay int) {
+	l := b.sizes.Lines(flow)
+	b.sizes.AddAt(l, size)
+	if delay >= 0 {
+		b.delays.AddAt(l, delay)
+	}
+}
+
+type published struct{ sizes, delays *sketch.Published }
+
+func (p *published) prefetch(uint64, int) {}
+
+func (p *published) add(flow uint64, size, delay int) {
+	p.sizes.Add(flow, size)
+	if delay >= 0 {
+		p.delays.Add(flow, delay)
+	}
+}
+
+func newFeatures(layout string, key [16]byte) (features, error) {
+	switch layout {
+	case "":
+		return nil, nil
+	case "blocked":
+		sizes, err := sketch.NewBlocked(blockedWidth, key)
+		if err != nil {
+			return nil, err
+		}
+		delays, err := sketch.NewBlocked(blockedWidth, key)
+		return &blocked{sizes, delays}, err
+	case "published":
+		// The artefact's 3 MB: 2 MB of Bloom filter, 1 MB of counters.
+		sizes, err := sketch.NewPublished(telemetry.SizeBins, publishedWidth, publishedBits, key)
+		if err != nil {
+			return nil, err
+		}
+		delays, err := sketch.NewPublished(telemetry.DelayBins, publishedWidth, publishedBits, key)
+		return &published{sizes, delays}, err
+	}
+	return nil, fmt.Errorf("%w: sketch feature %q, allowed are \"\", \"published\", \"blocked\"", ErrConfig, layout)
 }
 
 // summary is one window's sketches of one queue.
@@ -76,8 +130,7 @@ type sketches struct {
 	cfg       *SketchConfig
 	hash      sketch.Hasher
 	now, last *summary
-	sizes     feature
-	delays    feature
+	features  features // nil: off
 }
 
 func newSummary(key [16]byte) (*summary, error) {
@@ -118,22 +171,7 @@ func newSketches(cfg *SketchConfig, key [16]byte) (*sketches, error) {
 			return nil, err
 		}
 	}
-	switch cfg.Feature {
-	case "":
-	case "blocked":
-		if s.sizes, err = sketch.NewBlocked(blockedWidth, key); err != nil {
-			return nil, err
-		}
-		s.delays, err = sketch.NewBlocked(blockedWidth, key)
-	case "published":
-		// The artefact's 3 MB: 2 MB of Bloom filter, 1 MB of counters.
-		if s.sizes, err = sketch.NewPublished(publishedBin, 87381, 5592405, key); err != nil {
-			return nil, err
-		}
-		s.delays, err = sketch.NewPublished(telemetry.DelayBins, 87381, 5592405, key)
-	default:
-		err = fmt.Errorf("%w: sketch feature %q, allowed are \"\", \"published\", \"blocked\"", ErrConfig, cfg.Feature)
-	}
+	s.features, err = newFeatures(cfg.Feature, key)
 	return s, err
 }
 
@@ -143,11 +181,12 @@ func (s *sketches) packet(k *flow.Packet, delay int64) {
 	if delay >= 0 {
 		s.now.delay.AddUint(uint64(delay))
 	}
-	if s.sizes != nil {
-		s.sizes.Add(k.Hash, flow.SizeBin(k.L3Len))
+	if s.features != nil {
+		bin := -1
 		if delay >= 0 {
-			s.delays.Add(k.Hash, flow.DelayBin(delay))
+			bin = flow.DelayBin(delay)
 		}
+		s.features.add(k.Hash, flow.SizeBin(k.L3Len), bin)
 	}
 }
 

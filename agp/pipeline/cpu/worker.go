@@ -89,7 +89,11 @@ func (w *worker) prefetch(b *work, mine []uint16, n int) {
 		w.table.PrefetchIndex(b.packets[mine[n+prefetchIndex]].Hash)
 	}
 	if n+prefetchState < len(mine) {
-		w.table.PrefetchState(b.packets[mine[n+prefetchState]].Hash)
+		k := &b.packets[mine[n+prefetchState]]
+		w.table.PrefetchState(k.Hash)
+		if f := w.sketches.features; f != nil {
+			f.prefetch(k.Hash, flow.SizeBin(k.L3Len))
+		}
 	}
 }
 

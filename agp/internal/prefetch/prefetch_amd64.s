@@ -1,13 +1,13 @@
 #include "textflag.h"
 
-// func prefetchLine(p unsafe.Pointer)
-TEXT ·prefetchLine(SB), NOSPLIT, $0-8
+// func Line(p unsafe.Pointer)
+TEXT ·Line(SB), NOSPLIT, $0-8
 	MOVQ p+0(FP), AX
 	PREFETCHT0 (AX)
 	RET
 
-// func prefetchState(p unsafe.Pointer)
-TEXT ·prefetchState(SB), NOSPLIT, $0-8
+// func Lines8(p unsafe.Pointer)
+TEXT ·Lines8(SB), NOSPLIT, $0-8
 	MOVQ p+0(FP), AX
 	PREFETCHT0 (AX)
 	PREFETCHT0 64(AX)
