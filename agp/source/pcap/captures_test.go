@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/gopacket/gopacket"
@@ -51,10 +52,15 @@ func rival(t *testing.T, path string, each func(data []byte, ci gopacket.Capture
 	}
 }
 
+// buffers spares the fuzzer most of its allocations.
+var buffers = sync.Pool{New: func() any { return new([windowSize]byte) }}
+
 // collect reads everything and copies it; the error is what ended the input.
 func collect(t testing.TB, r *Reader, batch int) ([]source.Frame, error) {
 	t.Helper()
-	b := &source.Batch{Frames: make([]source.Frame, 0, batch)}
+	buf := buffers.Get().(*[windowSize]byte)
+	defer buffers.Put(buf)
+	b := &source.Batch{Frames: make([]source.Frame, 0, batch), Buf: buf[:0]}
 	var all []source.Frame
 	for {
 		n, err := r.Next(b)
