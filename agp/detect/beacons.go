@@ -47,38 +47,37 @@ func (d *Detector) beaconStart(s *FlowStart) {
 		s.DstPort == 53 || s.DstPort == 123 || local(s.IPVersion, &s.Dst) {
 		return
 	}
-	id := d.subject(saltBeacon, &s.Src, &s.Dst, s.DstPort)
-	e := d.beacons.at(id, s.TimeNs)
-	b := &e.v
-	if e.weight > 0 {
+	t, i := d.beacons.at(d.subject(saltBeacon, d.src, d.dst, s.DstPort), s.TimeNs)
+	b := &t.v[i]
+	if t.weight[i] > 0 {
 		gap := float64(s.TimeNs-b.last) / float64(second)
 		if gap < beaconMin || gap > beaconMax || s.SrcPort == b.port {
 			*b = beacon{} // a burst, a pause, or one association that keeps itself alive
-			e.weight = 0
+			t.weight[i] = 0
 		} else {
 			b.n++
 			b.sum += gap
 			b.sum2 += gap * gap
 		}
 	}
-	e.weight++
+	t.weight[i]++
 	b.last, b.port = s.TimeNs, s.SrcPort
 }
 
 func (d *Detector) beaconEnd(r *telemetry.Record) {
-	if r.Protocol != packet.ProtoTCP && r.Protocol != packet.ProtoUDP || r.DstPort == 53 || r.DstPort == 123 {
+	if r.Protocol != packet.ProtoTCP && r.Protocol != packet.ProtoUDP || r.DstPort == 53 || r.DstPort == 123 || local(r.IPVersion, &r.Dst) {
 		return
 	}
-	id := d.subject(saltBeacon, &r.Src, &r.Dst, r.DstPort)
-	e := d.beacons.find(id)
-	if e == nil {
-		return
-	}
-	b := &e.v
 	v := float64(r.Dir[telemetry.Fwd].PayloadBytes)
 	if v == 0 {
 		return // not a word said
 	}
+	id := d.subject(saltBeacon, d.src, d.dst, r.DstPort)
+	t, i, ok := d.beacons.find(id)
+	if !ok {
+		return
+	}
+	b := &t.v[i]
 	b.ends++
 	b.sumB += v
 	b.sumB2 += v * v

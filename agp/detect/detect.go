@@ -49,6 +49,8 @@ type Detector struct {
 	h        sketch.Hasher
 	now      int64
 	stats    Stats
+	// Hashes of the addresses of the event at hand.
+	src, dst uint64
 
 	floods  table[flood]
 	scans   table[scan]
@@ -97,6 +99,7 @@ func (d *Detector) Flush(nowNs int64) { d.now = nowNs }
 func (d *Detector) FlowStart(s *FlowStart) {
 	d.stats.Starts++
 	d.now = s.TimeNs
+	d.src, d.dst = d.h.Addr(&s.Src), d.h.Addr(&s.Dst)
 	d.floodStart(s)
 	d.beaconStart(s)
 }
@@ -105,6 +108,7 @@ func (d *Detector) FlowStart(s *FlowStart) {
 func (d *Detector) FlowEnd(r *telemetry.Record) {
 	d.stats.Ends++
 	d.now = max(d.now, r.EndNs)
+	d.src, d.dst = d.h.Addr(&r.Src), d.h.Addr(&r.Dst)
 	d.floodEnd(r)
 	d.scanEnd(r)
 	d.loginEnd(r)
@@ -115,18 +119,10 @@ func (d *Detector) FlowEnd(r *telemetry.Record) {
 	d.pushEnd(r)
 }
 
-// pair, service and kindSubject give subjects their ids; the salt keeps rules apart.
-func (d *Detector) subject(salt uint64, a, b *[16]byte, port uint16) uint64 {
-	h := salt<<16 | uint64(port)
-	if a != nil {
-		h ^= d.h.Addr(a)
-	}
-	if b != nil {
-		h = d.h.Pair(h, d.h.Addr(b))
-	} else {
-		h = d.h.Uint64(h)
-	}
-	return h | 1 // 0 marks a free entry
+// subject gives what a rule watches its id: one or two address hashes (0 for
+// none) and a port. The salt keeps rules apart.
+func (d *Detector) subject(salt, a, b uint64, port uint16) uint64 {
+	return d.h.Pair(a^salt<<16^uint64(port), b) | 1 // 0 marks a free place
 }
 
 // armed says whether an alert for a subject may go out now. It may not within
@@ -134,8 +130,8 @@ func (d *Detector) subject(salt uint64, a, b *[16]byte, port uint16) uint64 {
 // silent: every finding held back renews the hold-down, which is at least twice what the rule looked at.
 func (d *Detector) armed(id uint64, windowNs int64) bool {
 	until := d.now + max(d.holdDown, 2*windowNs)
-	if e := d.held.find(id); e != nil && d.now < e.v && e.startN-d.now <= d.held.late {
-		e.v = max(e.v, until)
+	if b, i, ok := d.held.find(id); ok && d.now < b.v[i] && b.start[i]-d.now <= d.held.late {
+		b.v[i] = max(b.v[i], until)
 		d.stats.Suppressed++
 		return false
 	}
@@ -146,7 +142,8 @@ func (d *Detector) armed(id uint64, windowNs int64) bool {
 		d.stats.Suppressed++
 		return false
 	}
-	d.held.at(id, d.now).v = until
+	b, i := d.held.at(id, d.now)
+	b.v[i] = until
 	return true
 }
 

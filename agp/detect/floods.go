@@ -62,51 +62,51 @@ func amplifier(port uint16) bool { return amplifiers[port/64]>>(port%64)&1 == 1 
 const tcpOpen = packet.TCPSyn | packet.TCPAck | packet.TCPRst | packet.TCPFin
 
 // victimOf says which kind of flood a flow would belong to by its first packet, and the subject.
-func (d *Detector) victimOf(protocol, flags uint8, src, dst *[16]byte, srcPort, dstPort uint16) (floodKind, uint64) {
+func (d *Detector) victimOf(protocol, flags uint8, dst *[16]byte, srcPort, dstPort uint16) (floodKind, uint64) {
 	switch protocol {
 	case packet.ProtoTCP:
 		switch {
 		case flags&tcpOpen == packet.TCPSyn:
-			return floodSYN, d.subject(uint64(floodSYN), nil, dst, dstPort)
+			return floodSYN, d.subject(uint64(floodSYN), 0, d.dst, dstPort)
 		case flags&tcpOpen == packet.TCPSyn|packet.TCPAck:
-			return floodSYNACK, d.subject(uint64(floodSYNACK), nil, src, 0)
+			return floodSYNACK, d.subject(uint64(floodSYNACK), 0, d.src, 0)
 		case flags&tcpOpen == packet.TCPAck:
-			return floodRequest, d.subject(uint64(floodRequest), nil, dst, dstPort)
+			return floodRequest, d.subject(uint64(floodRequest), 0, d.dst, dstPort)
 		}
 	case packet.ProtoUDP:
 		if multicast(dst) {
 			return floodNone, 0
 		}
 		if amplifier(srcPort) && srcPort != dstPort {
-			return floodAmp, d.subject(uint64(floodAmp), nil, dst, srcPort)
+			return floodAmp, d.subject(uint64(floodAmp), 0, d.dst, srcPort)
 		}
-		return floodUDP, d.subject(uint64(floodUDP), nil, dst, 0)
+		return floodUDP, d.subject(uint64(floodUDP), 0, d.dst, 0)
 	case packet.ProtoICMP, packet.ProtoICMPv6:
 		if multicast(dst) {
 			return floodNone, 0
 		}
-		return floodICMP, d.subject(uint64(floodICMP), nil, dst, 0)
+		return floodICMP, d.subject(uint64(floodICMP), 0, d.dst, 0)
 	}
 	return floodNone, 0
 }
 
 func (d *Detector) floodStart(s *FlowStart) {
-	kind, id := d.victimOf(s.Protocol, s.TCPFlags, &s.Src, &s.Dst, s.SrcPort, s.DstPort)
+	kind, id := d.victimOf(s.Protocol, s.TCPFlags, &s.Dst, s.SrcPort, s.DstPort)
 	if kind == floodNone {
 		return
 	}
-	e := d.floods.at(id, s.TimeNs)
-	f := &e.v
-	if e.weight == 0 || s.TimeNs-f.open >= floodWindow || s.TimeNs < f.open {
+	b, i := d.floods.at(id, s.TimeNs)
+	f := &b.v[i]
+	if b.weight[i] == 0 || s.TimeNs-f.open >= floodWindow || s.TimeNs < f.open {
 		f.open, f.count, f.bytes = s.TimeNs, 0, 0
 		f.sources, f.ports = distinct{}, distinct{}
 	}
 	f.count++
 	f.peak = max(f.peak, f.count)
-	e.weight = max(e.weight, f.count)
+	b.weight[i] = max(b.weight[i], f.count)
 	if kind == floodAmp {
 		f.bytes += uint64(s.WireLen)
-		f.sources.add(d.h.Addr(&s.Src))
+		f.sources.add(d.src)
 		f.ports.add(d.h.Uint64(uint64(s.DstPort)))
 		d.judgeAmp(f, s, id)
 		return
@@ -168,15 +168,15 @@ func firstFlags(r *telemetry.Record) uint8 {
 }
 
 func (d *Detector) floodEnd(r *telemetry.Record) {
-	kind, id := d.victimOf(r.Protocol, firstFlags(r), &r.Src, &r.Dst, r.SrcPort, r.DstPort)
+	kind, id := d.victimOf(r.Protocol, firstFlags(r), &r.Dst, r.SrcPort, r.DstPort)
 	if kind == floodNone || kind == floodAmp {
 		return
 	}
-	e := d.floods.find(id)
-	if e == nil {
+	b, i, ok := d.floods.find(id)
+	if !ok {
 		return // no start in memory: below any rate
 	}
-	f := &e.v
+	f := &b.v[i]
 	fwd, rev := &r.Dir[telemetry.Fwd], &r.Dir[telemetry.Rev]
 	var bad bool
 	switch kind {

@@ -65,17 +65,17 @@ func (d *Detector) loginEnd(r *telemetry.Record) {
 	if !auth && webPort(r.DstPort) {
 		return
 	}
-	id := d.subject(saltLogin, &r.Src, &r.Dst, r.DstPort)
-	e := d.logins.at(id, r.EndNs)
-	l := &e.v
-	f, b := float64(fwd.PayloadBytes), float64(rev.PayloadBytes)
+	id := d.subject(saltLogin, d.src, d.dst, r.DstPort)
+	b, i := d.logins.at(id, r.EndNs)
+	b.weight[i]++
+	l := &b.v[i]
+	f, v := float64(fwd.PayloadBytes), float64(rev.PayloadBytes)
 	l.n++
 	l.sumF += f
 	l.sumF2 += f * f
-	l.sumR += b
-	l.sumR2 += b * b
+	l.sumR += v
+	l.sumR2 += v * v
 	l.duration += float64(r.EndNs-r.StartNs) / float64(second)
-	e.weight++
 	n := float64(l.n)
 	if n < d.cfg.BruteForce {
 		return

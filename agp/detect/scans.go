@@ -57,11 +57,11 @@ func (d *Detector) scanEnd(r *telemetry.Record) {
 
 // probePort takes a port of r.Dst that gave r.Src no data.
 func (d *Detector) probePort(salt uint64, r *telemetry.Record, limit float64) {
-	id := d.subject(salt, &r.Src, &r.Dst, 0)
-	e := d.scans.at(id, r.EndNs)
-	e.v.probed.add(d.h.Uint64(uint64(r.DstPort)))
-	e.weight++
-	if n := e.v.probed.count(); n >= limit && d.armed(id, flowWindow) {
+	id := d.subject(salt, d.src, d.dst, 0)
+	b, i := d.scans.at(id, r.EndNs)
+	b.v[i].probed.add(d.h.Uint64(uint64(r.DstPort)))
+	b.weight[i]++
+	if n := b.v[i].probed.count(); n >= limit && d.armed(id, flowWindow) {
 		a := client(PortScan, r, n, limit, flowWindow)
 		a.DstPort = 0
 		d.emit(a)
@@ -70,23 +70,18 @@ func (d *Detector) probePort(salt uint64, r *telemetry.Record, limit float64) {
 
 // hostEnd takes a flow of r.Src on a port, which carried data or was a probe.
 func (d *Detector) hostEnd(r *telemetry.Record, probe bool) {
-	id := d.subject(saltHosts, &r.Src, nil, r.DstPort)
-	var last uint32
-	e := d.scans.find(id)
-	if e != nil {
-		last = e.v.good
-	}
-	if e = d.scans.at(id, r.EndNs); e.v == (scan{}) {
-		e.v.before = last
-	}
+	id := d.subject(saltHosts, d.src, 0, r.DstPort)
+	b, i, old := d.scans.roll(id, r.EndNs)
+	s := &b.v[i]
+	s.before += old.good
 	if !probe {
-		e.v.good++
+		s.good++
 		return
 	}
-	e.v.probed.add(d.h.Addr(&r.Dst))
-	e.weight++ // probes alone: sources that only do well give way
-	n := e.v.probed.count()
-	if n >= d.cfg.HostScan && n >= scanMargin*float64(e.v.good+e.v.before) && d.armed(id, flowWindow) {
+	s.probed.add(d.dst)
+	b.weight[i]++ // probes alone: sources that only do well give way
+	n := s.probed.count()
+	if n >= d.cfg.HostScan && n >= scanMargin*float64(s.good+s.before) && d.armed(id, flowWindow) {
 		a := client(HostScan, r, n, d.cfg.HostScan, flowWindow)
 		a.Dst = ""
 		d.emit(a)
@@ -115,11 +110,11 @@ func (d *Detector) stealthEnd(r *telemetry.Record) {
 	if fwd.Packets == 0 || fwd.Packets > 3 || fwd.PayloadBytes != 0 || r.Fragment || !impossible(fwd.TCPFlags) {
 		return
 	}
-	id := d.subject(saltStealth, &r.Src, nil, 0)
-	e := d.scans.at(id, r.EndNs)
-	e.v.probed.add(d.h.Pair(d.h.Addr(&r.Dst), uint64(r.DstPort)))
-	e.weight++
-	if n := e.v.probed.count(); n >= d.cfg.StealthScan && d.armed(id, flowWindow) {
+	id := d.subject(saltStealth, d.src, 0, 0)
+	b, i := d.scans.at(id, r.EndNs)
+	b.v[i].probed.add(d.h.Pair(d.dst, uint64(r.DstPort)))
+	b.weight[i]++
+	if n := b.v[i].probed.count(); n >= d.cfg.StealthScan && d.armed(id, flowWindow) {
 		a := client(StealthScan, r, n, d.cfg.StealthScan, flowWindow)
 		a.DstPort = 0
 		d.emit(a)

@@ -5,82 +5,91 @@ import (
 	"math/bits"
 )
 
-// ways is how many entries a bucket has; a subject's bucket follows from its hash.
+// ways is how many subjects a bucket holds; a subject's bucket follows from its hash.
 const ways = 8
 
-// entry is one subject of a table.
-type entry[T any] struct {
-	id     uint64 // keyed hash of the subject; 0: free
-	startN int64  // opening of the window
-	lastN  int64
-	weight uint32 // what the rule counts; the smallest gives way
-	v      T
+// bucket keeps each property of its subjects together, so that a search reads one cache line.
+type bucket[T any] struct {
+	id     [ways]uint64 // keyed hash of the subject; 0: free
+	last   [ways]int64  // latest event
+	start  [ways]int64  // opening of the window
+	weight [ways]uint32 // what the rule counts; the smallest gives way
+	v      [ways]T
 }
 
 // table is a set-associative table of fixed size.
 type table[T any] struct {
-	entries []entry[T]
+	buckets []bucket[T]
 	mask    uint64
 	window  int64
 	late    int64 // how much older than the window's opening an event may be
 	evicted uint64
 }
 
-func newTable[T any](entries int, window, late int64) table[T] {
-	return table[T]{entries: make([]entry[T], entries), mask: uint64(entries/ways - 1), window: window, late: late}
+func newTable[T any](subjects int, window, late int64) table[T] {
+	n := subjects / ways
+	return table[T]{buckets: make([]bucket[T], n), mask: uint64(n - 1), window: window, late: late}
 }
 
-// find returns the subject's entry, if any.
-func (t *table[T]) find(id uint64) *entry[T] {
-	b := t.entries[id>>8&t.mask*ways:][:ways]
-	for i := range b {
-		if b[i].id == id {
-			return &b[i]
+// find returns the subject's place, if any.
+func (t *table[T]) find(id uint64) (b *bucket[T], i int, ok bool) {
+	b = &t.buckets[id>>8&t.mask]
+	for i, v := range b.id {
+		if v == id {
+			return b, i, true
 		}
 	}
-	return nil
+	return b, 0, false
 }
 
-// at returns the subject's entry with a window that holds time now.
-func (t *table[T]) at(id uint64, now int64) *entry[T] {
-	b := t.entries[id>>8&t.mask*ways:][:ways]
-	victim := &b[0]
-	for i := range b {
-		e := &b[i]
-		if e.id == id {
-			if now-e.startN >= t.window || e.startN-now > t.late {
-				e.startN, e.weight = now, 0
-				var zero T
-				e.v = zero
-			}
-			e.lastN = max(e.lastN, now)
-			return e
-		}
-		if t.cheaper(e, victim, now) {
-			victim = e
-		}
-	}
-	if victim.id != 0 {
-		t.evicted++
-	}
-	*victim = entry[T]{id: id, startN: now, lastN: now}
-	return victim
+// at returns the subject's place with a window that holds time now; a value of an earlier window is gone.
+func (t *table[T]) at(id uint64, now int64) (b *bucket[T], i int) {
+	b, i, _ = t.roll(id, now)
+	return b, i
 }
 
-// cheaper says whether a gives way before b: free entries first, then those
-// whose window has passed, then small counts, then the longest unused.
-func (t *table[T]) cheaper(a, b *entry[T], now int64) bool {
-	if a.id == 0 || b.id == 0 {
-		return b.id != 0
-	}
-	pastA, pastB := now-a.lastN >= t.window, now-b.lastN >= t.window
+// roll is at, and hands out the value of the window that it closed.
+func (t *table[T]) roll(id uint64, now int64) (b *bucket[T], i int, old T) {
+	b, i, ok := t.find(id)
 	switch {
-	case pastA != pastB:
-		return pastA
-	case a.weight != b.weight:
-		return a.weight < b.weight
+	case !ok:
+		i = t.cheapest(b, now)
+		if b.id[i] != 0 {
+			t.evicted++
+		}
+		b.id[i], b.last[i] = id, now
+	case now-b.start[i] < t.window && b.start[i]-now <= t.late:
+		b.last[i] = max(b.last[i], now)
+		return b, i, old
+	default:
+		old = b.v[i]
+		b.last[i] = max(b.last[i], now)
 	}
-	return a.lastN < b.lastN
+	var zero T
+	b.start[i], b.weight[i], b.v[i] = now, 0, zero
+	return b, i, old
+}
+
+// cheapest returns which subject gives way: free places first, then those whose
+// window has passed, then small counts, then the longest unused.
+func (t *table[T]) cheapest(b *bucket[T], now int64) int {
+	best := 0
+	for i := range ways {
+		if b.id[i] == 0 {
+			return i
+		}
+		past, pastBest := now-b.last[i] >= t.window, now-b.last[best] >= t.window
+		if past != pastBest {
+			if past {
+				best = i
+			}
+			continue
+		}
+		if b.weight[i] < b.weight[best] || b.weight[i] == b.weight[best] && b.last[i] < b.last[best] {
+			best = i
+		}
+	}
+	return best
 }
 
 // distinct counts different values by linear counting in 256 bits (Whang et

@@ -18,16 +18,17 @@ func (d *Detector) dnsEnd(r *telemetry.Record) {
 	if r.Protocol != packet.ProtoUDP || r.DstPort != 53 || fwd.Packets == 0 {
 		return
 	}
-	id := d.subject(saltDNS, &r.Src, &r.Dst, 53)
-	e := d.dns.at(id, r.EndNs)
-	e.v.queries += float64(fwd.Packets)
-	e.v.bytes += float64(fwd.PayloadBytes)
-	e.weight += uint32(min(fwd.Packets, 1<<20))
-	if e.v.queries < d.cfg.DNSTunnel || e.v.bytes < d.cfg.DNSTunnelBytes*e.v.queries {
+	id := d.subject(saltDNS, d.src, d.dst, 53)
+	b, i := d.dns.at(id, r.EndNs)
+	c := &b.v[i]
+	c.queries += float64(fwd.Packets)
+	c.bytes += float64(fwd.PayloadBytes)
+	b.weight[i] = uint32(min(c.queries, 1<<30))
+	if c.queries < d.cfg.DNSTunnel || c.bytes < d.cfg.DNSTunnelBytes*c.queries {
 		return
 	}
 	if d.armed(id, flowWindow) {
-		d.emit(client(DNSTunnel, r, e.v.queries, d.cfg.DNSTunnel, flowWindow))
+		d.emit(client(DNSTunnel, r, c.queries, d.cfg.DNSTunnel, flowWindow))
 	}
 }
 
@@ -45,7 +46,7 @@ func (d *Detector) icmpEnd(r *telemetry.Record) {
 		if float64(h.Packets) < d.cfg.ICMPTunnel || h.WireLenStd < d.cfg.ICMPTunnelStd {
 			continue
 		}
-		if span := r.EndNs - r.StartNs; d.armed(d.subject(saltICMP, &r.Src, &r.Dst, 0), span) {
+		if span := r.EndNs - r.StartNs; d.armed(d.subject(saltICMP, d.src, d.dst, 0), span) {
 			a := client(ICMPTunnel, r, float64(h.Packets), d.cfg.ICMPTunnel, span)
 			a.DstPort = 0 // the ICMP type
 			d.emit(a)
@@ -117,7 +118,7 @@ func (d *Detector) covertEnd(r *telemetry.Record) {
 			twoValued(float64(h.WireLenMin), float64(h.WireLenMax), h.WireLenMean, h.WireLenStd):
 			kind = CovertSize
 		}
-		if span := r.EndNs - r.StartNs; kind != "" && d.armed(d.subject(saltCovert, &r.Src, &r.Dst, r.DstPort), span) {
+		if span := r.EndNs - r.StartNs; kind != "" && d.armed(d.subject(saltCovert, d.src, d.dst, r.DstPort), span) {
 			d.emit(client(kind, r, float64(h.Packets), d.cfg.CovertTiming, span))
 		}
 		return
@@ -140,7 +141,7 @@ func (d *Detector) pushEnd(r *telemetry.Record) {
 		r.EndNs-r.StartNs < pushSpan || local(r.IPVersion, &r.Dst) {
 		return
 	}
-	if span := r.EndNs - r.StartNs; d.armed(d.subject(saltPush, &r.Src, &r.Dst, r.DstPort), span) {
+	if span := r.EndNs - r.StartNs; d.armed(d.subject(saltPush, d.src, d.dst, r.DstPort), span) {
 		d.emit(client(OneWayPush, r, float64(fwd.Packets), d.cfg.OneWayPush, span))
 	}
 }
