@@ -245,7 +245,7 @@ const (
 )
 
 var classes = func() (c [256]uint8) {
-	for _, special := range "\t\n\f\r ," {
+	for _, special := range "\t\n\v\f\r ," {
 		c[special] = inName | inKey
 	}
 	c['='] = inKey
@@ -298,6 +298,8 @@ func appendEscaped(dst []byte, s string, class uint8) []byte {
 			c = 't'
 		case '\n':
 			c = 'n'
+		case '\v':
+			c = 'v'
 		case '\f':
 			c = 'f'
 		case '\r':

@@ -121,6 +121,7 @@ func TestEncodeUnreadableNames(t *testing.T) {
 		{"field key ends in backslash", metric.New("m", nil, map[string]any{`k\`: 1}, at), "", dropFieldKey},
 		{"empty field key", metric.New("m", nil, map[string]any{"": 1}, at), "", dropFieldKey},
 		{"tag of backslashes", metric.New("m", map[string]string{"a": `\\`, `\`: "x"}, value(1), at), "m value=1i 1\n", -1},
+		{"vertical tab", metric.New("\v", map[string]string{"\v": "\v"}, map[string]any{"\v": "\v"}, at), "\\v,\\v=\\v \\v=\"\v\" 1\n", -1},
 		{"no fields", metric.New("m", nil, nil, at), "", dropNoFields},
 		{"not a number", metric.New("m", nil, value(math.NaN()), at), "", dropFieldNotFinite},
 		{"year 1", metric.New("m", nil, value(1), time.Time{}), "", dropTimeRange},

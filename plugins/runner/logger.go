@@ -119,10 +119,10 @@ func (l *Logger) limited(kind string, level telegraf.LogLevel, text string) {
 		text = fmt.Sprintf("%s (%d similar lines suppressed)", text, skipped)
 	}
 	l.mu.Lock()
-	text += l.suffix
+	suffix := l.suffix
 	l.mu.Unlock()
 	select {
-	case l.lines <- level.Indicator() + " " + oneLine(text) + "\n":
+	case l.lines <- level.Indicator() + " " + oneLine(text) + suffix + "\n":
 	default:
 		l.suppressed.Add(1)
 	}
@@ -173,7 +173,7 @@ func (l *Logger) Level() telegraf.LogLevel { return telegraf.LogLevel(l.level.Lo
 func (l *Logger) AddAttribute(key string, value interface{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.suffix += fmt.Sprintf(" %s=%v", key, value)
+	l.suffix += oneLine(fmt.Sprintf(" %s=%v", key, value))
 }
 
 func (l *Logger) printf(level telegraf.LogLevel, format string, args []interface{}) {
