@@ -18,6 +18,7 @@ import (
 	"github.com/agp-net/telegraf-agp/agp/pipeline/cpu"
 	"github.com/agp-net/telegraf-agp/agp/source"
 	"github.com/agp-net/telegraf-agp/agp/source/pcap"
+	"github.com/agp-net/telegraf-agp/agp/telemetry"
 	"github.com/agp-net/telegraf-agp/agp/telemetry/agppb"
 )
 
@@ -61,7 +62,7 @@ func Build(conf *agppb.Configure, sink pipeline.Sink, log Log) (*Built, error) {
 	}
 	m.attach(p)
 	return &Built{
-		Pipeline: p, Source: name, Kind: "cpu", Models: m.names(), Queues: queues, Swap: m.swap,
+		Pipeline: p, Source: name, Kind: "cpu", Models: m.names(), Queues: queues, Swap: m.swap, Finding: m.finding,
 		Close: func() error { return errors.Join(m.close(), src.Close()) },
 	}, nil
 }
@@ -194,6 +195,20 @@ func (m *models) swap(paths []string) ([]string, error) {
 	m.use(w)
 	m.paths = slices.Clone(paths)
 	return ids(w.set()), old.close()
+}
+
+// finding asks the model that gave an answer.
+func (m *models) finding(o *telemetry.Output) bool {
+	a := m.active.Load()
+	if a == nil {
+		return false
+	}
+	for _, k := range a.registry.set().Models() {
+		if k.Field == o.Field {
+			return k.Alert(o.Label)
+		}
+	}
+	return false
 }
 
 func (m *models) close() error {

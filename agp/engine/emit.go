@@ -29,6 +29,7 @@ type emitter struct {
 	every    uint64
 	lossless bool // without a rate limit a file source waits for the plugin instead of losing events
 	now      func() time.Time
+	finding  func(*telemetry.Output) bool // whether a behaviour is worth an alert; set before the pipeline runs
 
 	mu         sync.Mutex
 	room       sync.Cond // signalled by take and close
@@ -58,6 +59,7 @@ func newEmitter(conf *agppb.Emit, fileSource bool, now func() time.Time) (*emitt
 	}
 	e := &emitter{
 		mode: mode, every: uint64(max(conf.GetSampleEvery(), 1)), lossless: fileSource && rate == 0, now: now,
+		finding:    func(*telemetry.Output) bool { return false },
 		wake:       make(chan struct{}, 1),
 		recordRate: bucket{rate: rate}, alertRate: bucket{rate: rate},
 	}
@@ -71,7 +73,7 @@ func (e *emitter) Record(r *telemetry.Record) {
 	case "none":
 		return
 	case "alerts":
-		if !suspicious(r) {
+		if !e.suspicious(r) {
 			return
 		}
 	case "sampled":
@@ -95,10 +97,10 @@ func (e *emitter) Alert(a *telemetry.Alert) {
 }
 
 // suspicious says that a behaviour model found something.
-func suspicious(r *telemetry.Record) bool {
+func (e *emitter) suspicious(r *telemetry.Record) bool {
 	for i := range r.Outputs {
-		if o := &r.Outputs[i]; o.Field == "class" {
-			return o.Label != "" && o.Label != "benign" && o.Label != "unknown"
+		if e.finding(&r.Outputs[i]) {
+			return true
 		}
 	}
 	return false

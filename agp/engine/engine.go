@@ -39,8 +39,10 @@ type Built struct {
 	Models   []string // name@version
 	Queues   int
 	// Swap makes other models score; it returns their names. On an error the old ones stay.
-	Swap  func(paths []string) ([]string, error)
-	Close func() error
+	Swap func(paths []string) ([]string, error)
+	// Finding says whether an answer of a model is worth an alert.
+	Finding func(*telemetry.Output) bool
+	Close   func() error
 }
 
 // Builder opens what conf names and builds a pipeline that reports to sink.
@@ -170,6 +172,9 @@ func (s *server) run(ctx context.Context, conf *agppb.Configure) (err error) {
 	}
 	if s.built, err = s.o.Build(conf, s.emitter, s.log); err != nil {
 		return s.fail(err)
+	}
+	if s.built.Finding != nil {
+		s.emitter.finding = s.built.Finding
 	}
 	if s.built.Close != nil {
 		defer s.built.Close()

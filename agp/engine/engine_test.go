@@ -81,6 +81,7 @@ func begin(t *testing.T, run func(context.Context, pipeline.Sink) error) *plugin
 				}
 				return &Built{
 					Pipeline: &steps{run: run, sink: sink}, Source: "test", Kind: "test", Queues: 1,
+					Finding: func(o *telemetry.Output) bool { return o.Field == "class" && o.Label == "c2" },
 					Swap: func(paths []string) ([]string, error) {
 						if len(paths) == 0 {
 							return nil, errors.New("no such model")

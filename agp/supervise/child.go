@@ -2,6 +2,7 @@ package supervise
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -57,13 +58,26 @@ func startChild(argv, env []string) (*child, error) {
 		sock.Close()
 		return nil, err
 	}
-	go func() {
-		c.err = c.cmd.Wait()
-		close(c.exited)
-	}()
+	go c.wait()
 	return c, nil
 }
 
+// wait collects the process. What it started dies with it, before its number,
+// which is also that of the group, is free for another one; that also closes
+// whatever copy of the socket is left.
+func (c *child) wait() {
+	for {
+		err := unix.Waitid(unix.P_PID, c.cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	c.signal(syscall.SIGKILL)
+	c.err = c.cmd.Wait()
+	close(c.exited)
+}
+
+// signal reaches the whole group. The process must not have been collected.
 func (c *child) signal(sig syscall.Signal) {
 	_ = syscall.Kill(-c.cmd.Process.Pid, sig) // ESRCH: the group is gone already
 }
@@ -85,9 +99,10 @@ func (c *child) waitFor(d time.Duration) bool {
 func (c *child) end(grace time.Duration) {
 	if !c.waitFor(grace) {
 		c.signal(syscall.SIGTERM)
-		c.waitFor(termGrace)
+		if !c.waitFor(termGrace) {
+			c.signal(syscall.SIGKILL)
+		}
 	}
-	c.signal(syscall.SIGKILL)
 	<-c.exited
 	c.sock.Close()
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"os/signal"
 	"strings"
 	"sync"
@@ -96,6 +97,16 @@ func playEngine(role string) {
 				os.Exit(0)
 			}
 		}
+	case "parent": // has a child of its own and dies without it
+		sleep := exec.Command("sleep", "1000")
+		sleep.Stderr = os.Stderr
+		if err := sleep.Start(); err != nil {
+			panic(err)
+		}
+		_ = conn.Send(hello)
+		_ = conn.Send(ready)
+		_ = conn.Send(&agppb.Event{Event: &agppb.Event_Log{Log: &agppb.Log{Level: agppb.Log_INFO, Text: fmt.Sprintf("child %d", sleep.Process.Pid)}}})
+		select {}
 	case "deaf": // lives on after EOF: only the death signal ends it
 		_ = conn.Send(hello)
 		_ = conn.Send(ready)

@@ -1,6 +1,7 @@
 package supervise
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"strconv"
@@ -205,6 +206,25 @@ func TestStopOfAStubbornEngineTakesLessThan4s(t *testing.T) {
 	s.Stop()
 	require.Less(t, time.Since(begin), 4*time.Second)
 	require.False(t, alive(pid))
+}
+
+func TestWhatTheEngineStartedEndsWithIt(t *testing.T) {
+	s, _, l := start(t, "parent", func(c *Config) { c.Clock = newManualClock() })
+	var child int
+	eventually(t, "child", func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		for _, line := range l.lines {
+			if _, err := fmt.Sscanf(line, "I! Engine: child %d", &child); err == nil {
+				return true
+			}
+		}
+		return false
+	})
+	require.True(t, alive(child))
+	require.NoError(t, syscall.Kill(s.Status().Pid, syscall.SIGKILL))
+	eventually(t, "end of the child", func() bool { return !alive(child) })
+	eventually(t, "end of the engine", func() bool { return s.Status().State == StateRestarting })
 }
 
 func TestStopBeforeTheEngineIsReady(t *testing.T) {
