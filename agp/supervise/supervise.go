@@ -98,8 +98,8 @@ type Status struct {
 	State          State
 	Up             bool // the engine is ready and running
 	Restarts       uint64
-	PacketsLost    uint64 // packets in flows that were open when an engine died
-	FlowsLost      uint64 // those flows
+	PacketsLost    uint64 // packets that were inside an engine when it died
+	FlowsLost      uint64 // flows that were open then
 	SkippedFields  uint64 // unknown fields in the engine's messages
 	RefusedEvents  uint64 // records, alerts and snapshots with impossible values
 	LogsSuppressed uint64 // log lines of the engine beyond the rate limit

@@ -13,8 +13,8 @@ type totals struct {
 	next    telemetry.Snapshot // being decoded
 	seen    bool               // current was filled by the living engine
 
-	packetsLost uint64 // packets that were inside open flows when an engine died
-	flowsLost   uint64 // those flows
+	packetsLost uint64 // packets seen that neither got into a record nor were dropped when an engine died
+	flowsLost   uint64 // flows that were open then
 }
 
 // take makes the decoded snapshot the current one.
@@ -25,10 +25,13 @@ func (t *totals) take() {
 
 // lose counts what was inside the living engine when it died.
 func (t *totals) lose() {
-	if t.seen {
-		t.packetsLost += t.current.Engine.PacketsActive
-		t.flowsLost += t.current.Engine.FlowsActive
+	if !t.seen {
+		return
 	}
+	e := &t.current.Engine
+	// Open flows, and what was on its way between two stages.
+	t.packetsLost += uint64(max(0, int64(e.PacketsActive)+t.current.Missing()))
+	t.flowsLost += e.FlowsActive
 }
 
 // retire closes the account of an engine that is gone.

@@ -273,3 +273,13 @@ func TestLineStaysShort(t *testing.T) {
 		}
 	}
 }
+
+func BenchmarkRecord(b *testing.B) {
+	c := NewConverter(ConverterOptions{Interface: "eth0"})
+	var acc testutil.NopAccumulator
+	r := fullRecord()
+	b.ReportAllocs()
+	for b.Loop() {
+		c.Record(r, time.Now(), &acc)
+	}
+}
