@@ -165,6 +165,15 @@ func hostile() map[string]struct {
 	}
 	work.node("Relu", []string{name}, "y")
 	cases["weights used again and again"] = h{work.encode(), ErrTooLarge, "MatMul"}
+	// Cheap layers that each hold a table as wide as the input.
+	tables := newModel(1<<16).init(floatTensor("w", []int64{1 << 16}, make([]float32, 1<<16)))
+	name = "x"
+	for i := range 40 {
+		next := "t" + string(rune('A'+i))
+		tables.node("Min", []string{name, "w"}, next+"m").node("Mul", []string{next + "m", "w"}, next)
+		name = next
+	}
+	cases["tables without end"] = h{tables.node("Relu", []string{name}, "y").encode(), ErrTooLarge, "table entries"}
 	// Few weights at many positions.
 	slow := newModel(1<<15).init(intTensor("s", []int64{3}, []int64{0, 256, 128})).init(floatTensor("w", []int64{256, 256, 3}, make([]float32, 256*256*3))).
 		node("Reshape", []string{"x", "s"}, "ra")

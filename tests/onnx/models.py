@@ -203,6 +203,19 @@ binary("Div", lo=0.5)
 
 
 @case
+def scaling():
+    """Standardisation in the ways exporters write it: each step rounds on its own."""
+    g = Graph("scaling", 24, inp=lambda rng, n: rng.normal(1000, 1, (n, 24)))
+    y = g.op("Div", g.op("Sub", "x", g.const(np.full(24, 1000.0))), g.rand(1, 24, scale=3))
+    y = g.op("Add", g.op("Mul", y, g.rand(24, scale=1)), g.rand(24, scale=1))
+    y = g.op("Relu", g.op("Sub", g.rand(1, scale=1), g.op("Relu", y)))
+    z = g.op("Mul", g.op("Sub", "x", g.const([1000.0])), g.rand(24, scale=1))
+    z = g.op("Mul", g.op("Mul", z, g.rand(24, scale=1)), g.rand(24, scale=1))
+    z = g.op("Add", g.op("Relu", z), g.rand(24, scale=1))
+    return g, g.op("Concat", y, z, axis=1)
+
+
+@case
 def broadcast():
     g = Graph("broadcast", 24)
     x = g.view("x", 4, 6)
@@ -357,6 +370,20 @@ def residual():
     x = g.op("Relu", g.op("Conv", g.view("x", 4, 12), g.rand(4, 4, 3), pads=[1, 1]))
     y = g.op("Conv", x, g.rand(4, 4, 3), pads=[1, 1])
     return g, g.op("Flatten", g.op("Relu", g.op("Add", x, y)))
+
+
+@case
+def read_twice():
+    """Results that have two readers, and a normalisation after the activation: none of it may be fused."""
+    g = Graph("read_twice", 40)
+    c = g.op("Conv", g.view("x", 2, 20), g.rand(4, 2, 3), g.rand(4, scale=0.5))
+    y = batchnorm(g, g.op("Relu", c), 4)
+    y = g.op("Flatten", g.op("Sub", y, c))
+    d = g.op("Gemm", y, g.rand(72, 6, scale=0.1), g.rand(6, scale=0.5))
+    p = g.op("MaxPool", g.op("Conv", g.view("x", 1, 40), g.rand(3, 1, 3)), kernel_shape=[2], strides=[2])
+    p = g.op("Flatten", g.op("Sub", p, g.const([0.5])))
+    n = g.op("Flatten", batchnorm(g, g.op("Relu", g.op("Conv", g.view("x", 4, 10), g.rand(3, 4, 3))), 3))
+    return g, g.op("Concat", d, g.op("Relu", d), batchnorm(g, g.op("Relu", d), 6), p, n, axis=1)
 
 
 def counts(inputs):
