@@ -38,6 +38,9 @@ type ConverterOptions struct {
 // Converter turns telemetry into telegraf metrics. Safe for concurrent use.
 type Converter struct {
 	o ConverterOptions
+	// points keeps the maps of flow records, which come in numbers. Accumulators
+	// copy what they are given.
+	points sync.Pool
 
 	mu       sync.Mutex
 	admitted map[labels]bool // sticky: a counter never moves between series
@@ -53,7 +56,11 @@ func NewConverter(o ConverterOptions) *Converter {
 	if o.SeriesLimit <= 0 {
 		o.SeriesLimit = DefaultSeriesLimit
 	}
-	return &Converter{o: o, admitted: make(map[labels]bool)}
+	c := &Converter{o: o, admitted: make(map[labels]bool)}
+	c.points.New = func() any {
+		return &point{fields: make(map[string]any, 64), tags: make(map[string]string, 4)}
+	}
+	return c
 }
 
 // admit returns l, or other in all parts if l is one too many.
@@ -91,14 +98,19 @@ func (c *Converter) Emitted() uint64 {
 func i63(v uint64) int64 { return int64(v & math.MaxInt64) }
 
 func (l labels) tags(iface string) map[string]string {
-	tags := map[string]string{"interface": iface, "protocol": l.protocol}
+	tags := make(map[string]string, 4)
+	l.set(tags, iface)
+	return tags
+}
+
+func (l labels) set(tags map[string]string, iface string) {
+	tags["interface"], tags["protocol"] = iface, l.protocol
 	if l.app != "" {
 		tags["app"] = l.app
 	}
 	if l.class != "" {
 		tags["class"] = l.class
 	}
-	return tags
 }
 
 // Metrics adds the points of one snapshot: agp_traffic, agp_top, agp_sketch,
@@ -278,9 +290,14 @@ func (c *Converter) engine(s *telemetry.Snapshot, st *supervise.Status, now time
 
 // Record adds r as agp_flow, at t or as soon after it as is unique.
 func (c *Converter) Record(r *telemetry.Record, t time.Time, acc telegraf.Accumulator) {
-	p := point{fields: make(map[string]any, 64), histograms: c.o.Histograms, iface: c.o.Interface}
-	telemetry.Visit(r, &p)
-	acc.AddFields("agp_flow", p.fields, c.admit(p.labels).tags(p.iface), c.unique(t))
+	p := c.points.Get().(*point)
+	p.labels, p.iface, p.histograms = labels{}, c.o.Interface, c.o.Histograms
+	telemetry.Visit(r, p)
+	c.admit(p.labels).set(p.tags, p.iface)
+	acc.AddFields("agp_flow", p.fields, p.tags, c.unique(t))
+	clear(p.fields)
+	clear(p.tags)
+	c.points.Put(p)
 }
 
 // Alert adds a as agp_alert, at t or as soon after it as is unique.
@@ -298,6 +315,7 @@ func (c *Converter) Alert(a *telemetry.Alert, t time.Time, acc telegraf.Accumula
 // everything else fields.
 type point struct {
 	fields     map[string]any
+	tags       map[string]string
 	labels     labels
 	iface      string
 	kind       string
