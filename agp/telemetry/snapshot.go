@@ -60,8 +60,8 @@ type TopRow struct {
 	Src, Dst         string
 	SrcPort, DstPort uint16
 	Protocol         string // ProtocolName, empty if not part of the key
-	Value            uint64 // estimate of the metric, never below the true value for count-min
-	Error            uint64 // how far above the true value it can be
+	Value            uint64 // estimate of the metric, never above the true value
+	Error            uint64 // how far below the true value it can be
 }
 
 // SketchKind says which readings of a SketchRow exist.

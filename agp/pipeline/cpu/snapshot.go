@@ -65,6 +65,9 @@ func (p *Pipeline) Snapshot(s *telemetry.Snapshot) {
 	if err != nil { // unequal parameters: all sketches come from one constructor
 		panic(err)
 	}
+	// A frame that is in no flow has no queue; the first one counts it, so that
+	// the queues add up to all that was seen.
+	s.Queues[0].Drops = e.Drops
 	if n := latency.Count(); n > 0 {
 		e.PacketToScoreCount = uint64(n)
 		e.PacketToScoreP50Ns, e.PacketToScoreP90Ns, e.PacketToScoreP99Ns = quantile(latency, 0.5), quantile(latency, 0.9), quantile(latency, 0.99)
