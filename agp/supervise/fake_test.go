@@ -123,7 +123,7 @@ func playEngine(role string) {
 			}
 			p := &fakePipeline{sink: sink, skip: conf.GetSource().GetSkipFrames(), total: 1 << 60}
 			if role == "short" {
-				p.total = 100
+				p.total = shortPackets
 			}
 			return &engine.Built{
 				Pipeline: p, Source: "fake", Kind: "fake", Queues: 1, Models: conf.GetModels(),
@@ -137,6 +137,9 @@ func playEngine(role string) {
 	}
 	os.Exit(0)
 }
+
+// shortPackets is how many packets the source of the role "short" has.
+const shortPackets = 1000
 
 // fakePipeline sees a packet per 100 us; every tenth closes a flow of ten packets.
 type fakePipeline struct {

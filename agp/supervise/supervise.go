@@ -73,9 +73,9 @@ type Config struct {
 	Handler   Handler
 	Log       Logger
 
-	HandshakeTimeout time.Duration // start to hello; default 5 s
+	HandshakeTimeout time.Duration // start to hello; default 15 s
 	ReadyTimeout     time.Duration // configure to ready; default 60 s
-	AliveTimeout     time.Duration // longest silence; default 10 s
+	AliveTimeout     time.Duration // longest silence; default 20 s
 	Backoff          Backoff
 	Clock            Clock
 	Rand             func() float64 // jitter, in [0,1)
@@ -139,7 +139,7 @@ func New(cfg Config) (*Supervisor, error) {
 	for _, d := range []struct {
 		v   *time.Duration
 		def time.Duration
-	}{{&cfg.HandshakeTimeout, 5 * time.Second}, {&cfg.ReadyTimeout, time.Minute}, {&cfg.AliveTimeout, 10 * time.Second}} {
+	}{{&cfg.HandshakeTimeout, 15 * time.Second}, {&cfg.ReadyTimeout, time.Minute}, {&cfg.AliveTimeout, 20 * time.Second}} {
 		if *d.v <= 0 {
 			*d.v = d.def
 		}
