@@ -11,7 +11,8 @@ import (
 )
 
 const (
-	// chunkSize is the most that goes into one write: the capacity of a pipe.
+	// chunkSize is the most that goes into one write, and what makes a write
+	// worth its while.
 	chunkSize = 64 << 10
 	// flushInterval is the longest a metric waits for company.
 	flushInterval = 100 * time.Millisecond
@@ -41,6 +42,7 @@ type queue struct {
 
 	kick chan struct{}
 	done chan struct{} // closed when write has returned
+	pipe *pipe         // of write; valid after done
 	err  error         // of write; valid after done
 }
 
@@ -178,6 +180,7 @@ func (q *queue) size() int {
 // write moves lines to w until the queue is closed and empty or w fails.
 func (q *queue) write(w io.Writer) {
 	defer close(q.done)
+	q.pipe = openPipe(w)
 	var (
 		spare []byte
 		since time.Time // when the oldest waiting line was first seen
@@ -232,6 +235,7 @@ var errOutput = errors.New("standard output failed")
 
 func (q *queue) writeChunks(w io.Writer, b []byte) error {
 	for len(b) > 0 {
+		q.pipe.pace()
 		n, err := w.Write(b[:min(len(b), chunkSize)])
 		if err != nil {
 			return errors.Join(errOutput, err)

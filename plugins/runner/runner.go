@@ -511,15 +511,19 @@ func (r *runner) shutdown(started <-chan error, signals <-chan os.Signal, cause 
 	// 3. Write the rest and see it taken.
 	r.emitSelf()
 	r.queue.close()
+	left := 0
 	select {
 	case <-r.queue.done:
 		if r.queue.err == nil {
-			drain(r.Stdout, deadline)
+			left = r.queue.pipe.drain(deadline)
 		} else if cause == nil {
 			r.log.Warnf("Output was closed before the last metrics: %v", r.queue.err)
 		}
 	case <-time.After(time.Until(deadline)):
-		report("Nobody reads the output, %d bytes are lost", r.queue.size())
+		left = max(1, r.queue.size())
+	}
+	if left > 0 {
+		report("Nobody reads the output, at least %d bytes are lost", left)
 	}
 	return code
 }
