@@ -56,12 +56,12 @@ type sink struct {
 func (s *sink) Record(*telemetry.Record) {}
 func (s *sink) Alert(a *telemetry.Alert) { s.alerts = append(s.alerts, *a) }
 
-// replay runs a capture through the pipeline with default settings and no models.
-func replay(t *testing.T, path string, queues int) []telemetry.Alert {
+// replay runs a capture through the pipeline without models.
+func replay(t *testing.T, path string, queues int, cfg detect.Config) []telemetry.Alert {
 	src, err := pcap.Open([]string{path}, pcap.Options{})
 	require.NoError(t, err)
 	s := &sink{}
-	p, err := cpu.New(cpu.Config{Source: src, Sink: s, Queues: queues})
+	p, err := cpu.New(cpu.Config{Source: src, Sink: s, Queues: queues, Detect: cfg})
 	require.NoError(t, err)
 	_ = p.Run(context.Background()) // damaged captures end with an error after all that is readable
 	return s.alerts
@@ -82,7 +82,7 @@ func TestCapturesGiveTheRightAlertsAndOthersNone(t *testing.T) {
 	seen := 0
 	for _, path := range testcap.All(t) {
 		name := filepath.Base(path)
-		alerts := replay(t, path, 1)
+		alerts := replay(t, path, 1, detect.Config{})
 		want := append([]string{}, expected[name]...)
 		slices.Sort(want)
 		require.Equal(t, want, kinds(alerts), name)
@@ -97,9 +97,35 @@ func TestCapturesGiveTheRightAlertsAndOthersNone(t *testing.T) {
 	require.Equal(t, len(expected), seen, "captures with attacks found")
 }
 
+// The thresholds are not fitted to the captures: with all counts halved no other
+// capture alerts either, and 30 % higher all attacks still do.
+func TestThresholdsHaveMargin(t *testing.T) {
+	counts := []string{"syn_flood", "syn_ack_reflection", "amplification", "amplification_large", "udp_flood", "icmp_flood", "request_flood",
+		"port_scan", "udp_port_scan", "host_scan", "brute_force", "beacon", "dns_tunnel", "icmp_tunnel", "covert_timing", "one_way_push"}
+	scaled := func(by float64) detect.Config {
+		m := map[string]float64{}
+		for _, n := range counts {
+			m[n] = by * detect.Default(n)
+		}
+		cfg, err := detect.ParseConfig(m)
+		require.NoError(t, err)
+		return cfg
+	}
+	half, more := scaled(0.5), scaled(1.3)
+	for _, path := range testcap.All(t) {
+		name := filepath.Base(path)
+		if want := expected[name]; want != nil {
+			require.Subset(t, want, kinds(replay(t, path, 1, more)), name)
+			require.NotEmpty(t, replay(t, path, 1, more), name)
+		} else {
+			require.Empty(t, replay(t, path, 1, half), name)
+		}
+	}
+}
+
 func TestAlertsDoNotDependOnTheNumberOfQueues(t *testing.T) {
 	for _, name := range []string{"synscan.pcap", "bruteforce.pcap", "test-cc-capture-1.pcap", "amp.UDP.snmp.src161.pcapng", "pkt.TCP.synflood.spoofed.pcap"} {
 		path := filepath.Join(testcap.Dir(t), name)
-		require.Equal(t, replay(t, path, 1), replay(t, path, 7), name)
+		require.Equal(t, replay(t, path, 1, detect.Config{}), replay(t, path, 7, detect.Config{}), name)
 	}
 }

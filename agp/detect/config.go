@@ -135,6 +135,16 @@ func Thresholds() []string {
 	return out
 }
 
+// Default returns the default of a threshold, 0 for a name that there is not.
+func Default(name string) float64 {
+	for _, s := range settings {
+		if s.name == name {
+			return s.standard
+		}
+	}
+	return 0
+}
+
 // withDefaults replaces zeros by the defaults and negative values by what nothing reaches.
 func (c Config) withDefaults() Config {
 	for _, s := range settings {

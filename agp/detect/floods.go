@@ -43,6 +43,7 @@ type flood struct {
 	bytes      uint64 // of first packets
 	unanswered uint32
 	answered   uint32
+	before     uint32 // answered in the memory before
 	sources    distinct
 	ports      distinct // of the victim
 }
@@ -95,8 +96,9 @@ func (d *Detector) floodStart(s *FlowStart) {
 	if kind == floodNone {
 		return
 	}
-	b, i := d.floods.at(id, s.TimeNs)
+	b, i, old := d.floods.roll(id, s.TimeNs)
 	f := &b.v[i]
+	f.before += old.answered
 	if b.weight[i] == 0 || s.TimeNs-f.open >= floodWindow || s.TimeNs < f.open {
 		f.open, f.count, f.bytes = s.TimeNs, 0, 0
 		f.sources, f.ports = distinct{}, distinct{}
@@ -112,7 +114,7 @@ func (d *Detector) floodStart(s *FlowStart) {
 		return
 	}
 	limit, name := d.floodLimit(kind)
-	if float64(f.count) >= earlyFactor*limit && float64(f.answered)*20 < float64(f.count) {
+	if float64(f.count) >= earlyFactor*limit && float64(f.answered+f.before)*20 < float64(f.count) {
 		d.fireFlood(name, kind, id, float64(f.count), limit, s.IPVersion, s.Protocol, &s.Src, &s.Dst, s.DstPort)
 	}
 }
@@ -197,7 +199,7 @@ func (d *Detector) floodEnd(r *telemetry.Record) {
 	f.unanswered++
 	limit, name := d.floodLimit(kind)
 	if float64(f.peak) < limit || float64(f.unanswered) < limit ||
-		float64(f.unanswered) < floodShare*float64(f.unanswered+f.answered) {
+		float64(f.unanswered) < floodShare*float64(f.unanswered+f.answered+f.before) {
 		return
 	}
 	d.fireFlood(name, kind, id, float64(f.peak), limit, r.IPVersion, r.Protocol, &r.Src, &r.Dst, r.DstPort)
