@@ -17,6 +17,9 @@
 // probabilities, 0 to 1. Nothing here reads a clock except the Registry, which
 // waits for a file to come to rest before it reads it.
 //
+// Accuracy: outputs are within 1e-5 of ONNX Runtime's (of the value, where that is
+// above 1); the tests compare 10,000 random inputs per operator.
+//
 // Results: the output for a flow depends on that flow's inputs alone, bit for
 // bit, whatever else is in the batch. AVX2 and AVX-512 give the same bits;
 // plain Go differs from them by rounding, because it has no fused multiply-add.

@@ -80,6 +80,22 @@ func sameBits(t *testing.T, want, got []float32, what ...any) {
 	}
 }
 
+func TestChooseISA(t *testing.T) {
+	all := []ISA{Go, AVX2, AVX512}
+	for _, c := range []struct {
+		have  []ISA
+		limit string
+		want  ISA
+	}{
+		{all, "", AVX512}, {all, "avx512", AVX512}, {all, "avx2", AVX2}, {all, "go", Go}, {all, "riscv", AVX512},
+		{all[:2], "avx512", AVX2}, {all[:1], "avx2", Go}, {all[:1], "", Go},
+	} {
+		require.Equal(t, c.want, chooseISA(c.have, c.limit), "%v %q", c.have, c.limit)
+	}
+	_, err := NewExecutorISA(planFile(t, "testdata/golden/relu.onnx"), ISA(9))
+	require.ErrorIs(t, err, ErrISA)
+}
+
 // guard moves the arena between two walls; the result says whether they still stand.
 func (e *Executor) guard() func() bool {
 	const wall = 4096

@@ -43,19 +43,24 @@ func ISAs() []ISA {
 }
 
 // DefaultISA is the fastest set that this machine has and EnvISA allows.
-var DefaultISA = sync.OnceValue(func() ISA {
-	list := ISAs()
-	limit := os.Getenv(EnvISA)
-	for n := len(list) - 1; n >= 0; n-- {
-		if list[n].String() == limit {
-			return list[n]
+var DefaultISA = sync.OnceValue(func() ISA { return chooseISA(ISAs(), os.Getenv(EnvISA)) })
+
+// chooseISA takes a limit that is none of the names for no limit.
+func chooseISA(have []ISA, limit string) ISA {
+	top := AVX512
+	for i := Go; i <= AVX512; i++ {
+		if i.String() == limit {
+			top = i
 		}
 	}
-	if limit == "avx512" || limit == "" {
-		return list[len(list)-1]
+	best := Go
+	for _, i := range have {
+		if i <= top {
+			best = max(best, i)
+		}
 	}
-	return Go
-})
+	return best
+}
 
 // kernels is one vector set; nil stands for plain Go.
 type kernels struct {

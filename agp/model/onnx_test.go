@@ -166,7 +166,7 @@ func hostile() map[string]struct {
 	work.node("Relu", []string{name}, "y")
 	cases["weights used again and again"] = h{work.encode(), ErrTooLarge, "MatMul"}
 	// Cheap layers that each hold a table as wide as the input.
-	tables := newModel(1<<16).init(floatTensor("w", []int64{1 << 16}, make([]float32, 1<<16)))
+	tables := newModel(1 << 16).init(floatTensor("w", []int64{1 << 16}, make([]float32, 1<<16)))
 	name = "x"
 	for i := range 40 {
 		next := "t" + string(rune('A'+i))

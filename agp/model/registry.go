@@ -13,7 +13,8 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// Options of a Registry. The zero value is usable.
+// Options of a Registry. The zero value is usable. The callbacks must not call
+// the registry's Reload or Close.
 type Options struct {
 	// Settle is how long a file must have been left alone before a change of it is
 	// read. Default 250 ms.

@@ -383,7 +383,8 @@ def read_twice():
     p = g.op("MaxPool", g.op("Conv", g.view("x", 1, 40), g.rand(3, 1, 3)), kernel_shape=[2], strides=[2])
     p = g.op("Flatten", g.op("Sub", p, g.const([0.5])))
     n = g.op("Flatten", batchnorm(g, g.op("Relu", g.op("Conv", g.view("x", 4, 10), g.rand(3, 4, 3))), 3))
-    return g, g.op("Concat", d, g.op("Relu", d), batchnorm(g, g.op("Relu", d), 6), p, n, axis=1)
+    return g, g.op("Concat", d, g.op("Relu", d), batchnorm(g, g.op("Relu", d), 6), p, n,
+                   g.op("Add", g.op("Relu", g.op("Gemm", n, g.rand(24, 5, scale=0.3))), g.const([0.25])), axis=1)
 
 
 def counts(inputs):
