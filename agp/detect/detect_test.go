@@ -474,11 +474,11 @@ func TestBenignLookAlikesStaySilent(t *testing.T) {
 			}
 			return out
 		},
-		"busy web server: 500 connections a second, one in twenty never completes": func() (out []flow) {
-			for i := range 60_100 { // ends just after the rule's memory was renewed
+		"busy web server: 500 connections a second, one in ten never completes": func() (out []flow) {
+			for i := range 60_200 { // ends just after the rule's memory was renewed
 				f := web(t0+int64(i)*2*ms, ip4(r.IntN(100_000)), in4(1), 443)
 				f.span = 50 * ms
-				if r.IntN(20) == 0 {
+				if r.IntN(10) == 0 {
 					f.rev, f.revBytes, f.fwdBytes, f.fwdFlags, f.ending = 0, 0, 0, syn, telemetry.EndIdle
 				}
 				out = append(out, f)
