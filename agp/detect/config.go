@@ -42,7 +42,7 @@ type Config struct {
 	SYNACKReflection float64 // SYN+ACK flows to an address that sent no SYN; 150
 	Amplification    float64 // senders of unasked answers from one amplifying service; 100
 	AmpLarge         float64 // the same where first packets average 400 bytes or more; 25
-	UDPFlood         float64 // unanswered UDP flows to one address; 1000
+	UDPFlood         float64 // unanswered UDP flows to one address from many; 5000
 	ICMPFlood        float64 // unanswered ICMP flows to one address; 500
 	RequestFlood     float64 // flows to one address and port that begin with data, without handshake or answer; 150
 
@@ -61,7 +61,7 @@ type Config struct {
 
 	// Tunnels.
 	DNSTunnel      float64 // queries of one client to one server in 60 s; 40
-	DNSTunnelBytes float64 // mean payload of these queries; 100
+	DNSTunnelBytes float64 // mean payload of these queries; 130
 	ICMPTunnel     float64 // echo packets of one flow; 20
 	ICMPTunnelStd  float64 // standard deviation of their size in bytes; 16
 
@@ -84,7 +84,7 @@ var settings = []setting{
 	{"syn_ack_reflection", func(c *Config) *float64 { return &c.SYNACKReflection }, 150},
 	{"amplification", func(c *Config) *float64 { return &c.Amplification }, 100},
 	{"amplification_large", func(c *Config) *float64 { return &c.AmpLarge }, 25},
-	{"udp_flood", func(c *Config) *float64 { return &c.UDPFlood }, 1000},
+	{"udp_flood", func(c *Config) *float64 { return &c.UDPFlood }, 5000},
 	{"icmp_flood", func(c *Config) *float64 { return &c.ICMPFlood }, 500},
 	{"request_flood", func(c *Config) *float64 { return &c.RequestFlood }, 150},
 	{"port_scan", func(c *Config) *float64 { return &c.PortScan }, 15},
@@ -95,7 +95,7 @@ var settings = []setting{
 	{"beacon", func(c *Config) *float64 { return &c.Beacon }, 30},
 	{"beacon_spread", func(c *Config) *float64 { return &c.BeaconSpread }, 0.1},
 	{"dns_tunnel", func(c *Config) *float64 { return &c.DNSTunnel }, 40},
-	{"dns_tunnel_bytes", func(c *Config) *float64 { return &c.DNSTunnelBytes }, 100},
+	{"dns_tunnel_bytes", func(c *Config) *float64 { return &c.DNSTunnelBytes }, 130},
 	{"icmp_tunnel", func(c *Config) *float64 { return &c.ICMPTunnel }, 20},
 	{"icmp_tunnel_std", func(c *Config) *float64 { return &c.ICMPTunnelStd }, 16},
 	{"covert_timing", func(c *Config) *float64 { return &c.CovertTiming }, 200},

@@ -215,6 +215,17 @@ func logins(port uint16, span int64) func(int, int64) []flow {
 	}
 }
 
+// refused: every third try is cut off at the door.
+func refused(n int, step int64) []flow {
+	out := logins(902, 2*second)(n, step)
+	for i := range out {
+		if i%3 == 2 {
+			out[i].fwdBytes, out[i].revBytes, out[i].span = 24, 22, 10*ms
+		}
+	}
+	return out
+}
+
 func beacons(jitter int64) func(int, int64) []flow {
 	return func(n int, step int64) (out []flow) {
 		r := rand.New(rand.NewPCG(1, 1))
@@ -297,7 +308,7 @@ var rules = []struct {
 	{"SYN+ACK reflection", SYNACKReflection, synAckReflection, 149, 150, 10 * ms, Config{SYNACKReflection: -1}},
 	{"amplification, small answers", Amplification, amplification(100), 85, 115, 10 * ms, Config{Amplification: -1, AmpLarge: -1}},
 	{"amplification, large answers", Amplification, amplification(1000), 20, 30, 10 * ms, Config{Amplification: -1, AmpLarge: -1}},
-	{"UDP flood", UDPFlood, oneWay(17), 999, 1000, 1 * ms, Config{UDPFlood: -1}},
+	{"UDP flood", UDPFlood, oneWay(17), 4999, 5000, 1 * ms, Config{UDPFlood: -1}},
 	{"ICMP flood", ICMPFlood, oneWay(1), 499, 500, 1 * ms, Config{ICMPFlood: -1}},
 	{"requests outside of connections", RequestFlood, requestFlood, 149, 150, 10 * ms, Config{RequestFlood: -1}},
 	{"port scan", PortScan, portScan, 13, 16, 100 * ms, Config{PortScan: -1}},
@@ -309,6 +320,8 @@ var rules = []struct {
 	{"beacon", Beacon, beacons(100 * ms), 29, 30, 5 * second, Config{Beacon: -1}},
 	{"DNS tunnel", DNSTunnel, dnsQueries(150), 39, 40, 100 * ms, Config{DNSTunnel: -1}},
 	{"ICMP tunnel", ICMPTunnel, echo(100), 19, 20, second, Config{ICMPTunnel: -1}},
+	{"logins on an odd port, refusals between", BruteForce, refused, 28, 30, 2 * second, Config{BruteForce: -1}},
+	{"logins at a database by shape", BruteForce, logins(3306, 2*second), 19, 20, 2 * second, Config{BruteForce: -1}},
 	{"covert timing by statistics", CovertTiming, covert(80*ms, 160*ms, 80*ms), 199, 200, 0, Config{CovertTiming: -1}},
 	{"covert timing by histogram", CovertTiming, covert(20*ms, 40*ms), 199, 202, 0, Config{CovertTiming: -1}},
 	{"covert sizes", CovertSize, covertSizes(1054, 1055), 199, 200, 0, Config{CovertTiming: -1}},
@@ -536,6 +549,35 @@ func TestBenignLookAlikesStaySilent(t *testing.T) {
 					fwdFlags: syn | ack | psh | fin, revFlags: syn | ack | psh | fin, fwd: 5000, rev: 2500, fwdBytes: 7e6, revBytes: 40_000, ending: telemetry.EndTCP})
 			}
 			return out
+		},
+		"web application: a database, directory and mail connection per request": func() (out []flow) {
+			for i := range 6000 {
+				out = append(out, flow{at: t0 + int64(i)*20*ms, span: 5 * ms, src: in4(1), dst: in4(2), sport: uint16(40000 + i), dport: []uint16{3306, 389, 143}[i%3], proto: 6,
+					fwdFlags: syn | ack | psh | fin, revFlags: syn | ack | psh | fin, fwd: 9, rev: 8, fwdBytes: 600, revBytes: 900, ending: telemetry.EndTCP})
+			}
+			return out
+		},
+		"metrics from a new socket each time, 2000 a second from 50 hosts": func() (out []flow) {
+			for i := range 60_000 {
+				out = append(out, flow{at: t0 + int64(i)*ms/2, src: in4(10 + i%50), dst: in4(1), sport: uint16(i), dport: 8125, proto: 17, fwd: 1, fwdBytes: 30})
+			}
+			return out
+		},
+		"log collector: 10000 hosts, a line each now and then": func() (out []flow) {
+			for i := range 30_000 {
+				out = append(out, flow{at: t0 + int64(i)*10*ms, src: in4(10 + i%10_000), dst: in4(1), sport: 40000, dport: 514, proto: 17, fwd: 1, fwdBytes: 200})
+			}
+			return out
+		},
+		"reverse lookups of IPv6 addresses, EDNS with cookies": func() []flow { return dnsQueries(129)(5000, 10*ms) },
+		"one-way measurements whose number gains a digit": func() []flow {
+			f := covertSizes(100, 101)(5000, 0)
+			edit := f[0].edit
+			f[0].edit = func(r *telemetry.Record) {
+				edit(r)
+				r.Dir[0].WireLenMean, r.Dir[0].WireLenStd = 100.2, 0.4
+			}
+			return f
 		},
 		"traceroute": func() (out []flow) {
 			for i := range 90 {

@@ -20,6 +20,7 @@ const (
 	floodMemory = 120 * second // how long rate and ends of a victim are remembered
 	floodShare  = 0.8
 	earlyFactor = 40
+	udpSources  = 200 // fewer are programs that send metrics or logs from a new socket each time
 	ampLarge    = 400 // mean wire bytes of a first packet that make an answer "large"
 )
 
@@ -104,6 +105,9 @@ func (d *Detector) floodStart(s *FlowStart) {
 		f.sources, f.ports = distinct{}, distinct{}
 	}
 	f.count++
+	if kind == floodUDP {
+		f.sources.add(d.src)
+	}
 	f.peak = max(f.peak, f.count)
 	b.weight[i] = max(b.weight[i], f.count)
 	if kind == floodAmp {
@@ -114,6 +118,9 @@ func (d *Detector) floodStart(s *FlowStart) {
 		return
 	}
 	limit, name := d.floodLimit(kind)
+	if kind == floodUDP && f.sources.count() < udpSources {
+		return
+	}
 	if float64(f.count) >= earlyFactor*limit && float64(f.answered+f.before)*20 < float64(f.count) {
 		d.fireFlood(name, kind, id, float64(f.count), limit, s.IPVersion, s.Protocol, &s.Src, &s.Dst, s.DstPort)
 	}
@@ -198,6 +205,9 @@ func (d *Detector) floodEnd(r *telemetry.Record) {
 	}
 	f.unanswered++
 	limit, name := d.floodLimit(kind)
+	if kind == floodUDP && f.sources.count() < udpSources {
+		return
+	}
 	if float64(f.peak) < limit || float64(f.unanswered) < limit ||
 		float64(f.unanswered) < floodShare*float64(f.unanswered+f.answered+f.before) {
 		return

@@ -10,9 +10,11 @@ type dnsClient struct {
 	queries, bytes float64
 }
 
-// dnsEnd: many long queries. A query is 12 bytes of header, the name and 4 to
-// 15 bytes more; names average 20 to 40 bytes. A mean of 100 bytes takes names of 75 bytes on average, which
-// only data encoded into names has. Missed: tunnels that only download, in large answers to short queries.
+// dnsEnd: many long queries. A query is 12 bytes of header, the name and 4 to 43
+// bytes more (EDNS with cookies); names average 20 to 40 bytes, and the longest in
+// common use, reverse names of IPv6 addresses, have 74: 129 bytes at most. A
+// higher mean takes data encoded into names. Missed: tunnels that only download,
+// in large answers to short queries, and DNS inside TLS.
 func (d *Detector) dnsEnd(r *telemetry.Record) {
 	fwd := &r.Dir[telemetry.Fwd]
 	if r.Protocol != packet.ProtoUDP || r.DstPort != 53 || fwd.Packets == 0 {
@@ -60,7 +62,8 @@ const (
 	covertTwo   = 0.9    // how close to two-valued a quantity is
 	covertGap   = 0.2    // the two delays differ by at least this share of the larger
 	covertPace  = 0.01e9 // ns; shorter delays are the network's
-	covertRare  = 0.1    // both values are at least this share of all
+	covertRare  = 0.15   // both delays are at least this share of all
+	covertEven  = 0.3    // both sizes are; a number that gains a digit is rarer or commoner
 	covertSize  = 16     // bytes; sizes that differ more are kinds of messages
 	covertMass  = 0.98   // of the longer delays in two bins of the histogram
 	longDelay   = 40     // histogram bin of 1 ms: delays above are the sender's, not the stack's
@@ -69,9 +72,9 @@ const (
 // twoValued: for given extremes and mean the variance is largest,
 // (max-mean)(mean-min), exactly when every value is one of the extremes (Bhatia
 // and Davis, 2000); values spread evenly between them have a third of that.
-func twoValued(lo, hi, mean, std float64) bool {
+func twoValued(lo, hi, mean, std, rare float64) bool {
 	share := (mean - lo) / (hi - lo)
-	return share >= covertRare && share <= 1-covertRare && std*std >= covertTwo*(hi-mean)*(mean-lo)
+	return share >= rare && share <= 1-rare && std*std >= covertTwo*(hi-mean)*(mean-lo)
 }
 
 // twoDelays is the same by the histogram, which forgives single odd delays: two
@@ -93,13 +96,15 @@ func twoDelays(hist *[telemetry.DelayBins]uint32, least float64) bool {
 	return total >= least && first+second >= covertMass*total && second >= covertRare*total && (a-b > 1 || b-a > 1)
 }
 
-// covertEnd: one side sends many packets that are never answered with data, and
-// either all have one small size and gaps that take two values only, or their sizes take two values a few
-// bytes apart: a message keyed into them. Audio keeps one pace, video and
-// text vary in size, an answered protocol has payload both ways. Missed: codes with more than two
-// values, and what mixes a code with real traffic (the `class` model's part).
+// covertEnd: one side of a TCP connection sends many packets that are never
+// answered with data, and either all have one small size and gaps that take two
+// values only, or their sizes take two values a few bytes apart: a message keyed
+// into them. Text and video vary in size, senders of measurements keep one pace,
+// an answered protocol has payload both ways. Missed: codes with more than two
+// values, what mixes a code with real traffic (the `class` model's part), and
+// UDP, where audio and sensors come too close.
 func (d *Detector) covertEnd(r *telemetry.Record) {
-	if r.Protocol != packet.ProtoTCP && r.Protocol != packet.ProtoUDP {
+	if r.Protocol != packet.ProtoTCP {
 		return
 	}
 	for dir := range r.Dir {
@@ -111,11 +116,11 @@ func (d *Detector) covertEnd(r *telemetry.Record) {
 		kind := ""
 		switch {
 		case h.PayloadBytes <= covertBytes*h.Packets && h.WireLenStd <= 1 &&
-			(lo >= covertPace && hi-lo >= covertGap*hi && twoValued(lo, hi, h.DelayMeanNs, h.DelayStdNs) ||
+			(lo >= covertPace && hi-lo >= covertGap*hi && twoValued(lo, hi, h.DelayMeanNs, h.DelayStdNs, covertRare) ||
 				twoDelays(&r.DelayHist, d.cfg.CovertTiming)):
 			kind = CovertTiming
 		case h.WireLenMax > h.WireLenMin && h.WireLenMax-h.WireLenMin <= covertSize &&
-			twoValued(float64(h.WireLenMin), float64(h.WireLenMax), h.WireLenMean, h.WireLenStd):
+			twoValued(float64(h.WireLenMin), float64(h.WireLenMax), h.WireLenMean, h.WireLenStd, covertEven):
 			kind = CovertSize
 		}
 		if span := r.EndNs - r.StartNs; kind != "" && d.armed(d.subject(saltCovert, d.src, d.dst, r.DstPort), span) {
@@ -130,10 +135,12 @@ const (
 	pushBytes = 200 // most mean payload of a message; more is a transfer
 )
 
-// pushEnd: for a minute or more a client sends small messages into a TCP connection to a host
-// outside, which acknowledges them and never sends a byte of data: no greeting, no
-// handshake of an encryption, no answer. Implants report so, and covert senders. Uploads have large packets, what speaks TLS has payload both ways,
-// loggers and metric senders of this kind stay inside a site; one that goes outside in clear deserves the alert.
+// pushEnd: for a minute or more a client sends small messages into a TCP
+// connection to a host outside, which acknowledges them and never sends a byte of
+// data: no greeting, no handshake of an encryption, no answer. Implants report
+// so, and covert senders. Uploads have large packets, what speaks TLS has
+// payload both ways, loggers and metric senders of this kind stay inside a site;
+// one that goes outside in clear deserves the alert.
 func (d *Detector) pushEnd(r *telemetry.Record) {
 	fwd, rev := &r.Dir[telemetry.Fwd], &r.Dir[telemetry.Rev]
 	if r.Protocol != packet.ProtoTCP || rev.Packets == 0 || rev.PayloadBytes != 0 || rev.TCPFlags&packet.TCPAck == 0 ||
