@@ -24,7 +24,9 @@ const roleEnv = "AGP_E2E_ROLE"
 func TestMain(m *testing.M) {
 	switch role := os.Getenv(roleEnv); role {
 	case "":
-		os.Exit(m.Run())
+		code := m.Run()
+		os.RemoveAll(built.dir)
+		os.Exit(code)
 	case "plugin":
 		os.Exit(runner.Main(context.Background(), os.Args[1:], "toy", runner.Options{}))
 	case "agent":

@@ -1,0 +1,24 @@
+// Command compiledin is a telegraf with this project's plugins linked in, the
+// alternative to running them under inputs.execd. Its only argument is a
+// telegraf.conf.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	_ "github.com/agp-net/telegraf-agp/plugins/inputs/agp"
+	"github.com/agp-net/telegraf-agp/tests/e2e/agent"
+)
+
+func main() {
+	if len(os.Args) != 2 {
+		fmt.Fprintln(os.Stderr, "usage: compiledin telegraf.conf")
+		os.Exit(2)
+	}
+	if err := agent.Run(context.Background(), os.Args[1]); err != nil {
+		fmt.Fprintln(os.Stderr, "E!", err)
+		os.Exit(1)
+	}
+}
