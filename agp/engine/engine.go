@@ -42,7 +42,9 @@ type Built struct {
 	Swap func(paths []string) ([]string, error)
 	// Finding says whether an answer of a model is worth an alert.
 	Finding func(*telemetry.Output) bool
-	Close   func() error
+	// Close is called after the pipeline has ended. An engine that is told to stop, or
+	// whose plugin is gone, ends with its process instead.
+	Close func() error
 }
 
 // Builder opens what conf names and builds a pipeline that reports to sink.
@@ -176,9 +178,6 @@ func (s *server) run(ctx context.Context, conf *agppb.Configure) (err error) {
 	if s.built.Finding != nil {
 		s.emitter.finding = s.built.Finding
 	}
-	if s.built.Close != nil {
-		defer s.built.Close()
-	}
 	ready := &agppb.Ready{Source: s.built.Source, Pipeline: s.built.Kind, Models: s.built.Models, Queues: uint32(s.built.Queues)}
 	if err := s.conn.Send(&agppb.Event{Event: &agppb.Event_Ready{Ready: ready}}); err != nil {
 		return ErrPluginGone
@@ -204,7 +203,11 @@ func (s *server) run(ctx context.Context, conf *agppb.Configure) (err error) {
 	for {
 		select {
 		case err := <-ended:
-			return s.finish(err)
+			err = s.finish(err)
+			if s.built.Close != nil {
+				err = errors.Join(err, s.built.Close())
+			}
+			return err
 		case err := <-s.failed:
 			return err
 		case <-ctx.Done():

@@ -27,7 +27,7 @@ func Main(ctx context.Context, version string, build Builder) error {
 	unix.CloseOnExec(socketFD)
 	f := os.NewFile(socketFD, "plugin")
 	conn, err := net.FileConn(f)
-	f.Close()
+	_ = f.Close() // FileConn has its own copy
 	if err != nil {
 		return fmt.Errorf("plugin socket: %w", err)
 	}

@@ -38,7 +38,7 @@ func startChild(argv, env []string) (*child, error) {
 	ours, theirs := os.NewFile(uintptr(fds[0]), "engine"), os.NewFile(uintptr(fds[1]), "plugin")
 	defer theirs.Close()
 	generic, err := net.FileConn(ours)
-	ours.Close() // FileConn has its own copy
+	_ = ours.Close() // FileConn has its own copy
 	if err != nil {
 		return nil, fmt.Errorf("socketpair: %w", err)
 	}
@@ -55,7 +55,7 @@ func startChild(argv, env []string) (*child, error) {
 		Pdeathsig: syscall.SIGKILL, // second safeguard beside EOF on the socket
 	}
 	if err := c.cmd.Start(); err != nil {
-		sock.Close()
+		_ = sock.Close()
 		return nil, err
 	}
 	go c.wait()

@@ -15,27 +15,34 @@ type jsonWriter struct{ buf []byte }
 
 var jsonWriters = sync.Pool{New: func() any { return new(jsonWriter) }}
 
+// startJSON returns a writer that appends to dst.
+func startJSON(dst []byte, kind string) *jsonWriter {
+	w := jsonWriters.Get().(*jsonWriter)
+	w.buf = dst
+	w.buf = append(w.buf, `{"type":"`...)
+	w.buf = append(w.buf, kind...)
+	w.buf = append(w.buf, '"')
+	return w
+}
+
 // AppendJSON appends r as one JSON object without a newline. It does not
 // allocate if dst has room.
 func AppendJSON(dst []byte, r *Record) []byte {
-	w := jsonWriters.Get().(*jsonWriter)
-	w.buf = append(dst, `{"type":"flow"`...)
+	w := startJSON(dst, "flow")
 	Visit(r, w)
 	return w.done()
 }
 
 // AppendAlertJSON appends a as one JSON object without a newline.
 func AppendAlertJSON(dst []byte, a *Alert) []byte {
-	w := jsonWriters.Get().(*jsonWriter)
-	w.buf = append(dst, `{"type":"alert"`...)
+	w := startJSON(dst, "alert")
 	VisitAlert(a, w)
 	return w.done()
 }
 
 // AppendSummaryJSON appends s as one JSON object without a newline.
 func AppendSummaryJSON(dst []byte, s *Summary) []byte {
-	w := jsonWriters.Get().(*jsonWriter)
-	w.buf = append(dst, `{"type":"summary"`...)
+	w := startJSON(dst, "summary")
 	w.Uint("packets_seen", s.PacketsSeen)
 	w.Uint("packets_recorded", s.PacketsRecorded)
 	w.counts("drops", s.Drops)
@@ -47,7 +54,8 @@ func AppendSummaryJSON(dst []byte, s *Summary) []byte {
 }
 
 func (w *jsonWriter) done() []byte {
-	out := append(w.buf, '}')
+	w.buf = append(w.buf, '}')
+	out := w.buf
 	w.buf = nil
 	jsonWriters.Put(w)
 	return out

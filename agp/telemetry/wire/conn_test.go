@@ -3,6 +3,7 @@ package wire
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"io"
 	"os"
 	"os/exec"
@@ -77,7 +78,7 @@ func TestAnnouncedLengthAloneReservesNoMemory(t *testing.T) {
 		b.ReportAllocs()
 		for b.Loop() {
 			c := NewConn(bytes.NewBuffer(append([]byte(nil), claim...)))
-			if err := c.Receive(&agppb.Event{}); err != io.ErrUnexpectedEOF {
+			if err := c.Receive(&agppb.Event{}); !errors.Is(err, io.ErrUnexpectedEOF) {
 				b.Fatal(err)
 			}
 		}
