@@ -9,6 +9,6 @@ import (
 // modelCommand joins what needs only model files with what needs the packet path.
 func modelCommand() *cli.Command {
 	c := modelcmd.Command()
-	c.Subcommands = append(c.Subcommands, featuresCommand())
+	c.Subcommands = append(c.Subcommands, featuresCommand(), evalCommand())
 	return c
 }
