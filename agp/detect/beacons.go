@@ -39,9 +39,10 @@ func local(version uint8, a *[16]byte) bool {
 
 // beaconStart and beaconEnd: one host opens connections to one service outside at equal
 // intervals, and says about the same each time, as an implant asking for work does. People
-// and browsers are irregular; monitoring polls inside; DNS and NTP have ports of their own. Missed: beacons with
-// jitter above the spread, and ones inside a single connection (the `class` model's part).
-// A program that polls a public service at a fixed pace looks the same: it is reported, and right to be looked at.
+// and browsers are irregular; monitoring polls inside; DNS and NTP have ports of their
+// own. Missed: beacons with jitter above the spread, and ones inside a single connection
+// (the `class` model's part). A program that polls a public service at a fixed pace looks
+// the same: it is reported, and right to be looked at.
 func (d *Detector) beaconStart(s *FlowStart) {
 	if (s.Protocol != packet.ProtoTCP || s.TCPFlags&tcpOpen != packet.TCPSyn) && s.Protocol != packet.ProtoUDP ||
 		s.DstPort == 53 || s.DstPort == 123 || local(s.IPVersion, &s.Dst) {

@@ -104,7 +104,8 @@ var settings = []setting{
 	{"max_alerts_per_minute", func(c *Config) *float64 { return &c.MaxAlertsPerMinute }, 120},
 }
 
-// ParseConfig fills a Config from thresholds by name; an unknown name is an error that lists the known ones.
+// ParseConfig fills a Config from thresholds by name; an unknown name is an error that
+// lists the known ones.
 func ParseConfig(m map[string]float64) (Config, error) {
 	var c Config
 	names := make([]string, 0, len(m))

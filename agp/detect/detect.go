@@ -92,7 +92,8 @@ func (d *Detector) Stats() Stats {
 // that follow; a tick only bounds how old the clock of the hold-down can be.
 func (d *Detector) Tick(nowNs int64) { d.now = nowNs }
 
-// Flush says that the input has ended. Rules fire when their count is reached, so nothing is left to judge.
+// Flush says that the input has ended. Rules fire when their count is reached, so nothing
+// is left to judge.
 func (d *Detector) Flush(nowNs int64) { d.now = nowNs }
 
 // FlowStart takes the first packet of a flow.
@@ -125,9 +126,10 @@ func (d *Detector) subject(salt, a, b uint64, port uint16) uint64 {
 	return d.h.Pair(a^salt<<16^uint64(port), b) | 1 // 0 marks a free place
 }
 
-// armed says whether an alert for a subject may go out now. It may not within
-// the hold-down of the last one or when too many went out within the minute. What goes on stays
-// silent: every finding held back renews the hold-down, which is at least twice what the rule looked at.
+// armed says whether an alert for a subject may go out now. It may not within the
+// hold-down of the last one or when too many went out within the minute. What goes on
+// stays silent: every finding held back renews the hold-down, which is at least twice what
+// the rule looked at.
 func (d *Detector) armed(id uint64, windowNs int64) bool {
 	until := d.now + max(d.holdDown, 2*windowNs)
 	if b, i, ok := d.held.find(id); ok && d.now < b.v[i] && b.start[i]-d.now <= d.held.late {

@@ -5,10 +5,10 @@ import (
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
 )
 
-// A flood is judged from both ends of its flows. Starts give the rate, at once.
-// Ends tell whether anybody answered: a busy server has the rate of a flood but completes its flows.
-// An alert needs both: the rate within floodWindow, and unanswered flows that
-// are as many as the threshold and at least floodShare of the flows ended.
+// A flood is judged from both ends of its flows. Starts give the rate, at once. Ends tell
+// whether anybody answered: a busy server has the rate of a flood but completes its flows.
+// An alert needs both: the rate within floodWindow, and unanswered flows that are as many
+// as the threshold and at least floodShare of the flows ended.
 //
 // Unanswered flows end by the idle timeout, so the alert comes that much after
 // the first packets, unless the flow table evicts earlier, or the rate is so high that
@@ -127,9 +127,10 @@ func (d *Detector) floodStart(s *FlowStart) {
 }
 
 // judgeAmp: many hosts that were not asked answer to one address from the port of one
-// amplifying service. A resolver or a DHT node gets answers it asked for, which
-// are reverse packets of its own flows. Where a tap sees only one direction of a resolver's traffic the
-// answers go to many ports; forged requests mostly carry few. Missed: forged requests from random ports.
+// amplifying service. A resolver or a DHT node gets answers it asked for, which are
+// reverse packets of its own flows. Where a tap sees only one direction of a resolver's
+// traffic the answers go to many ports; forged requests mostly carry few. Missed: forged
+// requests from random ports.
 func (d *Detector) judgeAmp(f *flood, s *FlowStart, id uint64) {
 	limit := d.cfg.Amplification
 	if f.bytes >= ampLarge*uint64(f.count) {

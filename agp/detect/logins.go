@@ -24,8 +24,8 @@ const (
 	loginDuration = 0.5  // s; servers delay after a wrong password
 )
 
-// authPort says whether a port's service starts with the login of a person or
-// script that then works. Databases, directories and mail ask for a password too, but programs open
+// authPort says whether a port's service starts with the login of a person or script that
+// then works. Databases, directories and mail ask for a password too, but programs open
 // short connections to them all day: they are judged by shape.
 func authPort(p uint16) bool {
 	switch p {

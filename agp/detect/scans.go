@@ -5,7 +5,8 @@ import (
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
 )
 
-// scan is a source's probing: of one address over ports, or of one port over addresses, or with odd flags.
+// scan is a source's probing: of one address over ports, or of one port over addresses, or
+// with odd flags.
 type scan struct {
 	probed distinct
 	good   uint32 // flows on the same port that carried data, in this window
@@ -25,16 +26,17 @@ const (
 	saltPush
 )
 
-// scanMargin: who scans for hosts finds few. Probed hosts must outnumber the flows that carried data.
+// scanMargin: who scans for hosts finds few. Probed hosts must outnumber the flows that
+// carried data.
 const scanMargin = 3
 
-// scanEnd: one source tries many ports of an address, or one port of many
-// addresses, and gets no data: no answer, a refusal, or a connection closed
-// without a byte. Clients talk to services that exist, so their flows carry
-// data. Behind a NAT gateway, a crawler or a monitor there are dead targets too, but many more that answer:
-// hosts are a scan only by a margin over them. Traceroute (UDP, up to 90 ports) stays below
-// the UDP count. Missed: scans slower than the threshold per window, ones spread
-// over many sources, and a scan for hosts from behind a gateway that uses the same port much.
+// scanEnd: one source tries many ports of an address, or one port of many addresses, and
+// gets no data: no answer, a refusal, or a connection closed without a byte. Clients talk
+// to services that exist, so their flows carry data. Behind a NAT gateway, a crawler or a
+// monitor there are dead targets too, but many more that answer: hosts are a scan only by
+// a margin over them. Traceroute (UDP, up to 90 ports) stays below the UDP count. Missed:
+// scans slower than the threshold per window, ones spread over many sources, and a scan
+// for hosts from behind a gateway that uses the same port much.
 func (d *Detector) scanEnd(r *telemetry.Record) {
 	fwd, rev := &r.Dir[telemetry.Fwd], &r.Dir[telemetry.Rev]
 	switch r.Protocol {
@@ -88,7 +90,8 @@ func (d *Detector) hostEnd(r *telemetry.Record, probe bool) {
 	}
 }
 
-// multicast says whether an address, as records keep it, is of a group or a broadcast: never answered from.
+// multicast says whether an address, as records keep it, is of a group or a broadcast:
+// never answered from.
 func multicast(a *[16]byte) bool { return a[0]&0xf0 == 0xe0 || a[0] == 0xff }
 
 // impossible says whether all packets of a flow's initiator had flags that no
@@ -102,9 +105,9 @@ func impossible(flags uint8) bool {
 	return false
 }
 
-// stealthEnd: bare NULL, FIN, XMAS and SYN+FIN probes, whose only use is to see
-// how a host reacts to them. A few suffice, but not one: a damaged packet may look like that. Fragments
-// and packets with payload are damage or noise, not probes.
+// stealthEnd: bare NULL, FIN, XMAS and SYN+FIN probes, whose only use is to see how a host
+// reacts to them. A few suffice, but not one: a damaged packet may look like that.
+// Fragments and packets with payload are damage or noise, not probes.
 func (d *Detector) stealthEnd(r *telemetry.Record) {
 	fwd := &r.Dir[telemetry.Fwd]
 	if fwd.Packets == 0 || fwd.Packets > 3 || fwd.PayloadBytes != 0 || r.Fragment || !impossible(fwd.TCPFlags) {

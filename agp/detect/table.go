@@ -42,7 +42,8 @@ func (t *table[T]) find(id uint64) (b *bucket[T], i int, ok bool) {
 	return b, 0, false
 }
 
-// at returns the subject's place with a window that holds time now; a value of an earlier window is gone.
+// at returns the subject's place with a window that holds time now; a value of an earlier
+// window is gone.
 func (t *table[T]) at(id uint64, now int64) (b *bucket[T], i int) {
 	b, i, _ = t.roll(id, now)
 	return b, i
@@ -92,8 +93,9 @@ func (t *table[T]) cheapest(b *bucket[T], now int64) int {
 	return best
 }
 
-// distinct counts different values by linear counting in 256 bits (Whang et
-// al., TODS 1990): -256 ln(free/256), standard error below 7 % up to 150 values; it saturates at 1420.
+// distinct counts different values by linear counting in 256 bits (Whang et al., TODS
+// 1990): -256 ln(free/256), standard error below 7 % up to 150 values; it saturates at
+// 1420.
 type distinct [4]uint64
 
 func (d *distinct) add(hash uint64) { d[hash>>62] |= 1 << (hash >> 56 & 63) }

@@ -111,7 +111,8 @@ func (s *CountMin) MarshalBinary() ([]byte, error) {
 	return appendU32s(b, s.cells), nil
 }
 
-// UnmarshalBinary replaces the content of s, which must have been made with the same parameters and key.
+// UnmarshalBinary replaces the content of s, which must have been made with the same
+// parameters and key.
 func (s *CountMin) UnmarshalBinary(b []byte) error {
 	r := newReader(b, 'C')
 	r.expect("rows", uint64(s.rows))

@@ -11,12 +11,12 @@ import (
 // of source addresses over packets: the entropy of the counts in w hashed
 // buckets. Adding is one increment, so sketches merge by addition.
 //
-// Putting keys together never raises entropy, so Estimate <= H. The mean loss
-// over the hash key is at most (F-1)/w bits with F distinct keys: a bucket's loss is at most the
-// sum over its pairs of (p_i+p_j) h(p_i/(p_i+p_j)) <= p_i+p_j, because
-// -x log x - y log y + (x+y) log (x+y) is concave in x and 0 at 0, hence
-// subadditive; every pair shares a bucket with probability 1/w. The
-// limit follows: with many more keys than buckets the estimate saturates at log2 w.
+// Putting keys together never raises entropy, so Estimate <= H. The mean loss over the
+// hash key is at most (F-1)/w bits with F distinct keys: a bucket's loss is at most the
+// sum over its pairs of (p_i+p_j) h(p_i/(p_i+p_j)) <= p_i+p_j, because -x log x - y log y
+// + (x+y) log (x+y) is concave in x and 0 at 0, hence subadditive; every pair shares a
+// bucket with probability 1/w. The limit follows: with many more keys than buckets the
+// estimate saturates at log2 w.
 type Entropy struct {
 	h     Hasher
 	n     uint64

@@ -97,7 +97,8 @@ func (s *Published) Decode(flow uint64, out []uint32) {
 	}
 }
 
-// Bound returns the excess that one bin exceeds with at most the given probability, for the current total.
+// Bound returns the excess that one bin exceeds with at most the given probability, for
+// the current total.
 func (s *Published) Bound() (excess, failure float64) {
 	return math.E / float64(s.width) * float64(s.n), math.Exp(-featureRows)
 }
@@ -138,7 +139,8 @@ func (s *Published) MarshalBinary() ([]byte, error) {
 	return b, nil
 }
 
-// UnmarshalBinary replaces the content of s, which must have been made with the same parameters and key.
+// UnmarshalBinary replaces the content of s, which must have been made with the same
+// parameters and key.
 func (s *Published) UnmarshalBinary(b []byte) error {
 	r := newReader(b, 'P')
 	r.expect("bins", uint64(s.bins))
@@ -333,7 +335,8 @@ func (s *Blocked) MarshalBinary() ([]byte, error) {
 	return appendU32s(appendU32s(b, s.carry[0]), s.carry[1]), nil
 }
 
-// UnmarshalBinary replaces the content of s, which must have been made with the same parameters and key.
+// UnmarshalBinary replaces the content of s, which must have been made with the same
+// parameters and key.
 func (s *Blocked) UnmarshalBinary(b []byte) error {
 	const cells = BlockedBins + BlockedBins/8
 	r := newReader(b, 'B')

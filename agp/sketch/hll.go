@@ -10,18 +10,19 @@ import (
 // HLL counts distinct values. Its serialised form is that of Apache DataSketches
 // (serial version 1), so any engine that speaks it can merge what many hosts send.
 //
-// 2^lgK registers of one byte. As long as values came only through Add, the
-// estimate is the historic inverse probability one, relative standard error
-// sqrt(ln 2 / 2^lgK) = 0.833 / sqrt(2^lgK) (Ting, KDD 2014; Cohen, KDD 2014);
-// after a Merge it is computed from the registers alone, relative standard
-// error 1.04 / sqrt(2^lgK) (Flajolet et al., AofA 2007), with Ertl's estimator
-// (arXiv 1702.01284, algorithm 6), which needs no bias tables. DataSketches uses its composite
-// estimator there: the registers agree exactly, estimates of merged sketches within a fraction of the error.
+// 2^lgK registers of one byte. As long as values came only through Add, the estimate is
+// the historic inverse probability one, relative standard error sqrt(ln 2 / 2^lgK) = 0.833
+// / sqrt(2^lgK) (Ting, KDD 2014; Cohen, KDD 2014); after a Merge it is computed from the
+// registers alone, relative standard error 1.04 / sqrt(2^lgK) (Flajolet et al., AofA
+// 2007), with Ertl's estimator (arXiv 1702.01284, algorithm 6), which needs no bias
+// tables. DataSketches uses its composite estimator there: the registers agree exactly,
+// estimates of merged sketches within a fraction of the error.
 //
-// The hash is MurmurHash3 x64 128 with seed 9001, not keyed: sketches of
-// different hosts and engines merge only if all hash alike. The price is that
-// someone who chooses the values can make the count wrong (low by using values with small ranks, high
-// by using large ones). NewHLLKeyed is for counts that stay in one trust domain: same format, mergeable only under the same key.
+// The hash is MurmurHash3 x64 128 with seed 9001, not keyed: sketches of different hosts
+// and engines merge only if all hash alike. The price is that someone who chooses the
+// values can make the count wrong (low by using values with small ranks, high by using
+// large ones). NewHLLKeyed is for counts that stay in one trust domain: same format,
+// mergeable only under the same key.
 type HLL struct {
 	lgK   uint8
 	keyed bool
@@ -77,7 +78,8 @@ func (s *HLL) AddUint64(v uint64) {
 	s.coupon(murmur64(v))
 }
 
-// Add adds bytes; other engines see the same bytes or the string of them. Empty input is not counted, as there.
+// Add adds bytes; other engines see the same bytes or the string of them. Empty input is
+// not counted, as there.
 func (s *HLL) Add(b []byte) {
 	switch {
 	case len(b) == 0:

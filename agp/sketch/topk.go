@@ -13,14 +13,14 @@ type Key [40]byte
 
 // TopK finds the keys with the largest sums of weights.
 //
-// It is Misra-Gries with batched reduction: up to 2k counters; when they are
-// full, the (k+1)-th largest count is subtracted from all and what falls to zero is dropped. With N
-// the sum of all weights, a reported count is at most the truth and less by at
-// most Error() <= N / (k+1): each reduction by c takes c from at least k+1
-// counters. So every key with more than N/(k+1) is present, and no order of arrival can hide one
-// (Misra and Gries 1982; merge: Agarwal et al., "Mergeable summaries", PODS
-// 2012, theorem 1: the bound holds for the merged N). Add is O(1) amortised,
-// and the result does not depend on the hash key.
+// It is Misra-Gries with batched reduction: up to 2k counters; when they are full, the
+// (k+1)-th largest count is subtracted from all and what falls to zero is dropped. With N
+// the sum of all weights, a reported count is at most the truth and less by at most
+// Error() <= N / (k+1): each reduction by c takes c from at least k+1 counters. So every
+// key with more than N/(k+1) is present, and no order of arrival can hide one (Misra and
+// Gries 1982; merge: Agarwal et al., "Mergeable summaries", PODS 2012, theorem 1: the
+// bound holds for the merged N). Add is O(1) amortised, and the result does not depend on
+// the hash key.
 type TopK struct {
 	h       Hasher
 	k       int
