@@ -86,7 +86,7 @@ $(BUILD)/venv-bench/.ready: tests/bench/requirements.txt
 	touch $@
 
 deps: ## packages for "make test"
-	@tests/packages.sh gcc:gcc influxd:influxdb tshark:tshark python3:python3-venv
+	@tests/packages.sh gcc:gcc influxd:influxdb tshark:tshark protoc:protobuf-compiler python3:python3-venv
 
 deps-bench: ## packages for "make bench"
 	@tests/packages.sh argus:argus-server nfpcapd:nfdump softflowd:softflowd ndpiReader:libndpi-bin python3:python3-venv taskset:util-linux
