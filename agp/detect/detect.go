@@ -116,8 +116,9 @@ func (d *Detector) FlowEnd(r *telemetry.Record) {
 	d.beaconEnd(r)
 	d.dnsEnd(r)
 	d.icmpEnd(r)
-	d.covertEnd(r)
-	d.pushEnd(r)
+	if !d.covertEnd(r) { // the better explanation of the same flow
+		d.pushEnd(r)
+	}
 }
 
 // subject gives what a rule watches its id: one or two address hashes (0 for

@@ -103,9 +103,9 @@ func twoDelays(hist *[telemetry.DelayBins]uint32, least float64) bool {
 // an answered protocol has payload both ways. Missed: codes with more than two
 // values, what mixes a code with real traffic (the `class` model's part), and
 // UDP, where audio and sensors come too close.
-func (d *Detector) covertEnd(r *telemetry.Record) {
+func (d *Detector) covertEnd(r *telemetry.Record) bool {
 	if r.Protocol != packet.ProtoTCP {
-		return
+		return false
 	}
 	for dir := range r.Dir {
 		h, other := &r.Dir[dir], &r.Dir[1-dir]
@@ -126,8 +126,9 @@ func (d *Detector) covertEnd(r *telemetry.Record) {
 		if span := r.EndNs - r.StartNs; kind != "" && d.armed(d.subject(saltCovert, d.src, d.dst, r.DstPort), span) {
 			d.emit(client(kind, r, float64(h.Packets), d.cfg.CovertTiming, span))
 		}
-		return
+		return kind != ""
 	}
+	return false
 }
 
 const (
