@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"time"
 
 	"github.com/agp-net/telegraf-agp/agp/pipeline"
@@ -193,16 +194,26 @@ func (s *server) run(ctx context.Context, conf *agppb.Configure) (err error) {
 	if interval <= 0 {
 		interval = snapshotInterval
 	}
-	snapshots, flushes, alive := time.NewTicker(interval), time.NewTicker(flushInterval), time.NewTicker(aliveInterval)
+	snapshots, alive := time.NewTicker(interval), time.NewTicker(aliveInterval)
 	defer snapshots.Stop()
-	defer flushes.Stop()
 	defer alive.Stop()
+	// Events are sent beside the snapshots: a pipeline may hold what Snapshot
+	// waits for while it waits for room in the emitter.
+	sent, enough := make(chan error, 1), make(chan struct{})
+	go func() { sent <- s.sendEvents(enough) }()
+	var once sync.Once
+	stopSending := func() { once.Do(func() { close(enough) }) }
+	defer stopSending()
 	if s.report() != nil { // at once, so that a plugin that gathers sees more than "running"
 		return ErrPluginGone
 	}
 	for {
 		select {
 		case err := <-ended:
+			stopSending()
+			if <-sent != nil {
+				return ErrPluginGone
+			}
 			err = s.finish(err)
 			if s.built.Close != nil {
 				err = errors.Join(err, s.built.Close())
@@ -223,10 +234,7 @@ func (s *server) run(ctx context.Context, conf *agppb.Configure) (err error) {
 			default:
 				s.log(agppb.Log_WARN, "command %T ignored while running", c)
 			}
-		case <-s.emitter.wake:
-			err = s.flush()
-		case <-flushes.C:
-			err = s.flush()
+		case err = <-sent: // only a failure ends it here
 		case <-snapshots.C:
 			err = s.report()
 		case <-alive.C:
@@ -245,6 +253,27 @@ func (s *server) swap(paths []string) {
 		return
 	}
 	s.log(agppb.Log_INFO, "models exchanged: %v", names)
+}
+
+// sendEvents sends events as they come, until enough is closed or the plugin is
+// gone.
+func (s *server) sendEvents(enough <-chan struct{}) error {
+	flushes := time.NewTicker(flushInterval)
+	defer flushes.Stop()
+	for {
+		var err error
+		select {
+		case <-enough:
+			return nil
+		case <-s.emitter.wake:
+			err = s.flush()
+		case <-flushes.C:
+			err = s.flush()
+		}
+		if err != nil {
+			return err
+		}
+	}
 }
 
 // flush sends the events that wait.

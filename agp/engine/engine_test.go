@@ -27,6 +27,7 @@ type steps struct {
 	run     func(ctx context.Context, sink pipeline.Sink) error
 	sink    pipeline.Sink
 	records atomic.Uint64
+	lock    sync.Locker // held by Snapshot, nil for none
 }
 
 func (p *steps) Run(ctx context.Context) error {
@@ -34,6 +35,10 @@ func (p *steps) Run(ctx context.Context) error {
 }
 
 func (p *steps) Snapshot(s *telemetry.Snapshot) {
+	if p.lock != nil {
+		p.lock.Lock()
+		defer p.lock.Unlock()
+	}
 	s.Reset()
 	s.Engine.Records = p.records.Load()
 	s.Engine.PacketsSeen = 7
@@ -69,6 +74,12 @@ func pair(t *testing.T) (a, b net.Conn) {
 // begin serves an engine whose pipeline runs the given function.
 func begin(t *testing.T, run func(context.Context, pipeline.Sink) error) *plugin {
 	t.Helper()
+	return beginLocked(t, nil, run)
+}
+
+// beginLocked is begin with a lock that a snapshot takes.
+func beginLocked(t *testing.T, lock sync.Locker, run func(context.Context, pipeline.Sink) error) *plugin {
+	t.Helper()
 	ours, theirs := pair(t)
 	require.NoError(t, ours.SetDeadline(time.Now().Add(20*time.Second)))
 	p := &plugin{t: t, sock: ours, conn: wire.NewConn(ours), result: make(chan error, 1)}
@@ -80,7 +91,7 @@ func begin(t *testing.T, run func(context.Context, pipeline.Sink) error) *plugin
 					return nil, fmt.Errorf("%w: pipeline = %q", ErrConfig, "broken")
 				}
 				return &Built{
-					Pipeline: &steps{run: run, sink: sink}, Source: "test", Kind: "test", Queues: 1,
+					Pipeline: &steps{run: run, sink: sink, lock: lock}, Source: "test", Kind: "test", Queues: 1,
 					Finding: func(o *telemetry.Output) bool { return o.Field == "class" && o.Label == "c2" },
 					Swap: func(paths []string) ([]string, error) {
 						if len(paths) == 0 {
@@ -196,6 +207,40 @@ func TestEverythingArrivesBeforeFinished(t *testing.T) {
 	require.NoError(t, p.served())
 }
 
+// announced is a lock that tells who waits for it.
+type announced struct {
+	sync.Mutex
+	asked chan struct{}
+}
+
+func (a *announced) Lock() {
+	select {
+	case a.asked <- struct{}{}:
+	default:
+	}
+	a.Mutex.Lock()
+}
+
+// A pipeline holds what Snapshot waits for while it waits for room among the
+// events: the events must flow although a snapshot is due.
+func TestEventsFlowWhileASnapshotWaits(t *testing.T) {
+	const n = 2 * maxPending
+	lock := &announced{asked: make(chan struct{}, 1)}
+	p := beginLocked(t, lock, func(_ context.Context, sink pipeline.Sink) error {
+		lock.Mutex.Lock()
+		defer lock.Mutex.Unlock()
+		<-lock.asked
+		for range n {
+			sink.Record(record("benign"))
+		}
+		return nil
+	})
+	p.configure(&agppb.Configure{Emit: &agppb.Emit{Flows: "all"}, SnapshotIntervalNs: int64(time.Millisecond)})
+	p.until(isFinished)
+	require.NoError(t, p.served())
+	require.Equal(t, n, p.records())
+}
+
 func TestEmissionModes(t *testing.T) {
 	for _, c := range []struct {
 		emit *agppb.Emit
@@ -283,7 +328,7 @@ func TestPluginGoneEndsTheEngineWhateverThePipelineDoes(t *testing.T) {
 	p.until(func(ev *agppb.Event) bool { return ev.GetReady() != nil })
 	p.sock.Close()
 	require.ErrorIs(t, p.served(), ErrPluginGone)
-	require.True(t, p.gone.Load())
+	require.Eventually(t, p.gone.Load, 10*time.Second, time.Millisecond)
 }
 
 func TestDrainFlushesStopDoesNot(t *testing.T) {
