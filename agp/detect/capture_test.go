@@ -114,11 +114,15 @@ func TestThresholdsHaveMargin(t *testing.T) {
 		return cfg
 	}
 	half, more := scaled(0.5), scaled(1.3)
-	for _, path := range testcap.All(t) {
+	for i, path := range testcap.All(t) {
+		if detect.RaceEnabled && i%8 != 0 {
+			continue // the same code ten times slower: a sample will do
+		}
 		name := filepath.Base(path)
 		if want := expected[name]; want != nil {
-			require.Subset(t, want, kinds(replay(t, path, 1, more)), name)
-			require.NotEmpty(t, replay(t, path, 1, more), name)
+			alerts := kinds(replay(t, path, 1, more))
+			require.NotEmpty(t, alerts, name)
+			require.Subset(t, want, alerts, name)
 		} else {
 			require.Empty(t, replay(t, path, 1, half), name)
 		}

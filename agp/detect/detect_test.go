@@ -630,7 +630,7 @@ func TestBenignLookAlikesStaySilent(t *testing.T) {
 // Ten million random flows: the tables do not grow, nothing is allocated, and an attack among them is still found.
 func TestMemoryIsBoundedUnderTenMillionRandomFlows(t *testing.T) {
 	n := 10_000_000
-	if testing.Short() || raceEnabled {
+	if testing.Short() || RaceEnabled {
 		n = 500_000
 	}
 	h := newHarness(Config{})

@@ -2,4 +2,5 @@
 
 package detect
 
-const raceEnabled = false
+// RaceEnabled says that the race detector slows this test binary down.
+const RaceEnabled = false

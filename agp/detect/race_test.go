@@ -2,4 +2,5 @@
 
 package detect
 
-const raceEnabled = true
+// RaceEnabled says that the race detector slows this test binary down.
+const RaceEnabled = true
