@@ -229,9 +229,12 @@ func TestWrappedProcessorGetsItsConfiguration(t *testing.T) {
 	require.Equal(t, "D! applied\n", h.stderr.String())
 }
 
-func TestMainArguments(t *testing.T) {
+func TestChecklist01_ArgumentsAndStrictConfiguration(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "agp.conf")
 	require.NoError(t, os.WriteFile(path, []byte("[[inputs.toy]]\n"), 0o600))
+	processor, typo := path+".processor", path+".typo"
+	require.NoError(t, os.WriteFile(processor, []byte("[[processors.toy]]\n"), 0o600))
+	require.NoError(t, os.WriteFile(typo, []byte("[[inputs.toy]]\ntxet = 1\n"), 0o600))
 	in := &toyInput{gather: func(acc telegraf.Accumulator) error {
 		acc.AddFields("m", value(1), nil, time.Unix(0, 1))
 		return nil
@@ -239,7 +242,8 @@ func TestMainArguments(t *testing.T) {
 	run := func(args ...string) (code int, stdout, stderr string) {
 		var out, log bytes.Buffer
 		code = Main(t.Context(), args, "1.2.3", Options{
-			Inputs: oneInput(in), Stdin: strings.NewReader(""), Stdout: &out, Stderr: &log, SelfInterval: -1,
+			Inputs: oneInput(in), Processors: oneProcessor(&toyProcessor{}),
+			Stdin: strings.NewReader(""), Stdout: &out, Stderr: &log, SelfInterval: -1,
 		})
 		return code, out.String(), log.String()
 	}
@@ -249,10 +253,12 @@ func TestMainArguments(t *testing.T) {
 		stdout, stderr string
 	}{
 		{[]string{"--version"}, ExitOK, "1.2.3\n", ""},
-		{[]string{"--sample-config"}, ExitOK, in.SampleConfig(), ""},
+		{[]string{"--sample-config"}, ExitOK, in.SampleConfig() + "[[processors.toy]]\n", ""},
 		{[]string{"--config", path}, ExitOK, "", ""},
 		{[]string{"-config", path, "--test", "--test-wait", "50ms"}, ExitOK, "m value=1i 1\n", ""},
 		{[]string{"--config", path, "--log-level", "loud"}, ExitConfig, "", "E! unknown log level \"loud\"\n"},
+		{[]string{"--config", processor}, ExitOK, "", ""}, // both plugins in one binary, a file each
+		{[]string{"--config", typo}, ExitConfig, "", "E! " + typo + ": line 2: unknown key \"txet\" in [[inputs.toy]]\n"},
 		{[]string{"--wrong"}, ExitConfig, "", "E! flag provided but not defined: -wrong\n"},
 		{[]string{"wrong"}, ExitConfig, "", "E! unexpected argument \"wrong\"\n"},
 	} {

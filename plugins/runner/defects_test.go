@@ -23,7 +23,11 @@ import (
 )
 
 // The tests of this file carry the numbers of ten faults of telegraf's own shim
-// (plugins/common/shim, v1.37.2) that this package was written to avoid.
+// (plugins/common/shim, v1.37.2) that this package was written to avoid. Tests
+// named TestChecklist, here and in tests/e2e, carry the numbers of what a runner
+// must do instead: 1 configuration, 2 buffering, 3 values, 4 log, 5 stopping, 6
+// order of a processor's end, 7 children, 8 own metrics, 9 both ways to run a
+// plugin, 10 end to end.
 
 // The shim runs one of several sections, silently.
 func TestDefect01_SecondSectionIsRefused(t *testing.T) {

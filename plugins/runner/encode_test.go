@@ -139,7 +139,7 @@ func TestEncodeUnreadableNames(t *testing.T) {
 	}
 }
 
-func TestEncodeSplitsLongLines(t *testing.T) {
+func TestChecklist03_LongLinesAreSplit(t *testing.T) {
 	e := newTestEncoder()
 	fields := map[string]any{"z_too_long": strings.Repeat("x", maxLine), "a_too_long": strings.Repeat("\"", maxLine)}
 	for i := range 200 {
@@ -200,7 +200,7 @@ func TestEncodeSeriesTooLong(t *testing.T) {
 	require.EqualValues(t, 1, e.stats.drops[dropSeriesTooLong].Load())
 }
 
-func TestEncodeUniqueSeriesAndTime(t *testing.T) {
+func TestChecklist03_SeriesAndTimeAreUnique(t *testing.T) {
 	e := newTestEncoder()
 	var out []byte
 	add := func(tag string, ns int64) {

@@ -94,7 +94,7 @@ func TestRunLeavesNoGoroutines(t *testing.T) {
 	eventually(t, "goroutines ended", func() bool { return runtime.NumGoroutine() <= before+1 })
 }
 
-func TestSecondSignalExitsAtOnce(t *testing.T) {
+func TestChecklist05_SecondSignalExitsAtOnce(t *testing.T) {
 	release := make(chan struct{})
 	in := &toyInput{stop: func() { <-release }}
 	h := launchInput(t, in)
@@ -129,7 +129,7 @@ func TestSignalAfterEndOfInputIsNotImpatience(t *testing.T) {
 	require.Empty(t, h.exits)
 }
 
-func TestStopThatHangsIsCutAt4Seconds(t *testing.T) {
+func TestChecklist05_StopThatHangsIsCutAt4Seconds(t *testing.T) {
 	release := make(chan struct{})
 	defer close(release)
 	h := launchInput(t, &toyInput{stop: func() { <-release }})
@@ -353,7 +353,7 @@ func TestManyGoroutinesEmitWhileStopping(t *testing.T) {
 	}
 }
 
-func TestFlushOnIdleAndOnTimer(t *testing.T) {
+func TestChecklist02_FlushOnIdleAndOnTimer(t *testing.T) {
 	t.Run("idle", func(t *testing.T) {
 		in := &toyInput{start: func(acc telegraf.Accumulator) error {
 			acc.AddFields("m", value(1), nil)
@@ -410,7 +410,7 @@ func (w *writes) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-func TestOutputIsBuffered(t *testing.T) {
+func TestChecklist02_OutputIsBuffered(t *testing.T) {
 	const n = 10_000
 	in := &toyInput{start: func(acc telegraf.Accumulator) error {
 		for i := range n {
@@ -554,7 +554,7 @@ func TestUnreadOutputAtTheEnd(t *testing.T) {
 
 // execd closes its end as soon as the child is gone, so Run must not return
 // while something is left in the pipe.
-func TestDrainWaitsForTheReader(t *testing.T) {
+func TestChecklist06_DrainWaitsForTheReader(t *testing.T) {
 	in := &toyInput{}
 	in.stop = func() { in.acc.AddFields("last", value(1), nil) }
 	h := launch(t, Options{Inputs: oneInput(in), StopTimeout: longTime}, true)
@@ -613,7 +613,7 @@ func TestPrecision(t *testing.T) {
 	require.Equal(t, "m value=1i 2000000000\nm value=2i 3000000000\n", h.out.String())
 }
 
-func TestSelfMetrics(t *testing.T) {
+func TestChecklist08_SelfMetrics(t *testing.T) {
 	in := &toyInput{}
 	in.start = func(acc telegraf.Accumulator) error {
 		acc.AddFields("m", value(1), nil, time.Unix(0, 1))

@@ -41,7 +41,7 @@ func TestLoggerLevels(t *testing.T) {
 	}
 }
 
-func TestLoggerWritesOneBoundedLine(t *testing.T) {
+func TestChecklist04_LogLinesAreOneBoundedLine(t *testing.T) {
 	l, out, _ := testLogger(telegraf.Info)
 	l.AddAttribute("queue", 3)
 	l.Info("a\r\nb\nc\rd\x00e\n")
@@ -54,7 +54,7 @@ func TestLoggerWritesOneBoundedLine(t *testing.T) {
 	require.True(t, strings.HasSuffix(lines[1], "é… queue=3"))
 }
 
-func TestLoggerIsRateLimited(t *testing.T) {
+func TestChecklist04_LogIsRateLimited(t *testing.T) {
 	l, out, now := testLogger(telegraf.Info)
 	for i := range 1000 {
 		l.Warnf("lost packet %d", i)

@@ -211,7 +211,7 @@ func requireMonotonic(t *testing.T, db *influx.Server, measurement, field string
 }
 
 // kill -9 of the plugin or of telegraf leaves no engine after 2 s.
-func TestAGPNoEngineIsLeftBehind(t *testing.T) {
+func TestChecklist07_NoEngineIsLeftBehind(t *testing.T) {
 	agp := agpBinary(t)
 	for _, victim := range []string{"plugin", "telegraf"} {
 		t.Run(victim, func(t *testing.T) {
@@ -248,7 +248,7 @@ func TestAGPReload(t *testing.T) {
 }
 
 // The plugin linked into an agent gives the same points.
-func TestAGPCompiledIn(t *testing.T) {
+func TestChecklist09_CompiledInGivesTheSamePoints(t *testing.T) {
 	db := influx.Start(t)
 	capture := writeCapture(t, traffic.Demo(1))
 	want, kinds := replay(t, capture)

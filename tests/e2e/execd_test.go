@@ -30,7 +30,7 @@ func toyConfig(t *testing.T, keys string) (config, dir string) {
 }
 
 // Points stored = points emitted, although all of them have the same tags and time.
-func TestPointsStoredEqualPointsEmitted(t *testing.T) {
+func TestChecklist10_PointsStoredEqualPointsEmitted(t *testing.T) {
 	db := influx.Start(t)
 	config, dir := toyConfig(t, "  count = 50000\n")
 	p := startTelegraf(t, agentConfig(db.URL)+pluginSection(t, "inputs", config))
