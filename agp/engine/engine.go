@@ -300,7 +300,7 @@ func (s *server) flush() error {
 func (s *server) report() error {
 	s.built.Pipeline.Snapshot(&s.snapshot)
 	e := &s.snapshot.Engine
-	e.Suppressed = s.emitter.suppressedCount()
+	e.Suppressed += s.emitter.suppressedCount() // beside what the detectors held back
 	e.CPUSeconds = cpuSeconds()
 	e.RSSBytes = rssBytes()
 	e.UptimeNs = int64(s.o.Now().Sub(s.started))

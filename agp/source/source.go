@@ -21,7 +21,7 @@ type Frame struct {
 // given to the next Next call; the pipeline keeps several batches in turn.
 type Batch struct {
 	Frames []Frame
-	// Buf is scratch memory that a source without memory-mapped input copies frame bytes into.
+	// Buf is memory that a source reads frame bytes into; the batch stays with its source.
 	Buf []byte
 }
 

@@ -121,7 +121,7 @@ type EngineRow struct {
 	PacketToScoreP50Ns, PacketToScoreP90Ns, PacketToScoreP99Ns float64
 
 	// engine: filled by agp/engine.
-	Suppressed    uint64  // records and alerts that the emission rules held back
+	Suppressed    uint64  // records and alerts held back by hold-down and rate limits; the engine adds its own to the pipeline's
 	CPUSeconds    float64 // user + system time of the process
 	RSSBytes      uint64  // gauge
 	UptimeNs      int64   // gauge, wall clock

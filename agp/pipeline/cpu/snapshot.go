@@ -79,6 +79,7 @@ func (p *Pipeline) Snapshot(s *telemetry.Snapshot) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e.PacketsRecorded, e.Records, e.Alerts, e.Evictions = c.packets, c.records, c.alerts, c.evicted
+	e.Suppressed = c.detector.Stats().Suppressed
 	for _, r := range c.rows {
 		s.Traffic = append(s.Traffic, *r)
 	}
