@@ -12,8 +12,8 @@ FUZZJOBS    ?= 2
 CAPTURES    ?= $(wildcard ../shared/captures)
 LINT        := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
-VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-LDFLAGS := -s -w -X main.version=$(VERSION)
+VERSION = $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS = -s -w -X main.version=$(VERSION)
 
 export AGP_PYTHON   ?= $(CURDIR)/$(BUILD)/venv/bin/python
 export AGP_CAPTURES ?= $(abspath $(CAPTURES))
@@ -30,12 +30,8 @@ help: ## this list
 build: ## build/telegraf-agp
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BUILD)/telegraf-agp ./agp/cmd/telegraf-agp
 
-$(BUILD)/telegraf: $(wildcard tests/telegraf/*)
-	CGO_ENABLED=0 $(GO) build -C tests/telegraf -mod=readonly -trimpath -ldflags '-s -w -X github.com/influxdata/telegraf/internal.Version=1.37.2' -tags "$$(cat tests/telegraf/tags)" -o $(CURDIR)/$@ \
-	  github.com/influxdata/telegraf/cmd/telegraf
-
-demo: build $(BUILD)/telegraf ## synthetic capture -> telegraf -> plugin -> metrics, and what was expected
-	CGO_ENABLED=0 $(GO) run ./tests/demo -telegraf $(BUILD)/telegraf -plugin $(BUILD)/telegraf-agp -dir $(BUILD)/demo
+demo: build ## synthetic capture -> telegraf -> plugin -> metrics, and what was expected
+	CGO_ENABLED=0 $(GO) run ./tests/demo -plugin $(BUILD)/telegraf-agp -dir $(BUILD)/demo
 
 test: deps $(BUILD)/venv/.ready lint test-unit fuzz test-e2e ## everything, with the packages it needs
 
@@ -47,7 +43,7 @@ lint: ## gofmt, go vet, golangci-lint
 test-unit: ## unit, property and oracle tests with the race detector
 	$(GO) test -race -timeout 25m $$($(GO) list ./... | grep -v /tests/e2e)
 
-test-e2e: build $(BUILD)/telegraf ## telegraf, plugin, engine and InfluxDB together
+test-e2e: ## telegraf, plugin, engine and InfluxDB together
 	AGP_TELEGRAF=$(CURDIR)/$(BUILD)/telegraf $(GO) test -count=1 -timeout 15m ./tests/e2e/...
 
 fuzz: ## every fuzz target for FUZZTIME (60s), FUZZJOBS (2) at a time

@@ -1,7 +1,7 @@
 // Package bench runs flow meters over the same capture and times them.
 //
-// Every program is a child process, timed from start to exit by the wall clock;
-// CPU time and peak resident memory come from the kernel's accounting of that
-// child (its own children included once they are reaped). One goroutine runs
-// one program at a time. Sizes are bytes, times are seconds.
+// Every program is a child process, timed from start to exit by the wall clock.
+// CPU time comes from the kernel's accounting of that child, its own children
+// included; peak memory is that of the child alone. One goroutine runs one
+// program at a time. Sizes are bytes, times are seconds.
 package bench

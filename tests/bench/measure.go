@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -21,9 +20,10 @@ var ErrMissing = errors.New("not installed")
 // Sample is one run of one program.
 type Sample struct {
 	Wall, CPU time.Duration
-	MaxRSS    int64 // peak resident set, bytes; pages of a mapped capture count too
-	MaxAnon   int64 // peak of anonymous resident memory, bytes, sampled every 20 ms; 0 if unknown
-	Output    string
+	// MaxRSS is the peak of the program's own resident set in bytes, read every 10 ms
+	// (the kernel's figure for an ended child includes what its parent had before the exec).
+	MaxRSS int64
+	Output string
 }
 
 // Command is a program with its arguments, run in Dir on the given CPUs.
@@ -66,16 +66,13 @@ func (c Command) Run(ctx context.Context, stdout string) (Sample, error) {
 		return Sample{}, err
 	}
 	done := make(chan struct{})
-	anon := make(chan int64, 1)
-	go func() { anon <- watchAnon(cmd.Process.Pid, done) }()
+	peak := make(chan int64, 1)
+	go func() { peak <- watchPeak(cmd.Process.Pid, done) }()
 	err = cmd.Wait()
 	s := Sample{Wall: time.Since(start), Output: text.String()}
 	close(done)
-	s.MaxAnon = <-anon
-	if u, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
-		s.MaxRSS = u.Maxrss * 1024
-		s.CPU = cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
-	}
+	s.MaxRSS = <-peak
+	s.CPU = cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 	if err != nil {
 		return s, fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, tail(s.Output, 400))
 	}
@@ -96,8 +93,8 @@ func look(name string) (string, error) {
 	return exec.LookPath("/usr/sbin/" + name)
 }
 
-func watchAnon(pid int, done <-chan struct{}) int64 {
-	tick := time.NewTicker(20 * time.Millisecond)
+func watchPeak(pid int, done <-chan struct{}) int64 {
+	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	var peak int64
 	for {
@@ -105,18 +102,19 @@ func watchAnon(pid int, done <-chan struct{}) int64 {
 		case <-done:
 			return peak
 		case <-tick.C:
-			peak = max(peak, readAnon(pid))
+			peak = max(peak, readPeak(pid))
 		}
 	}
 }
 
-func readAnon(pid int) int64 {
+// readPeak reads the high-water mark that starts anew with the program's image.
+func readPeak(pid int) int64 {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0
 	}
 	for line := range strings.Lines(string(status)) {
-		if rest, ok := strings.CutPrefix(line, "RssAnon:"); ok {
+		if rest, ok := strings.CutPrefix(line, "VmHWM:"); ok {
 			kb, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")), 10, 64)
 			if err != nil {
 				return 0

@@ -47,8 +47,9 @@ func best(rows []Row, cpus int, names ...string) (*Row, bool) {
 
 // Names of rows that goals refer to.
 const (
-	oursPlain  = "telegraf-agp, no models"
-	oursScored = "telegraf-agp, both models"
+	oursPlain   = "telegraf-agp, no models"
+	oursRecords = "telegraf-agp, no models, all records"
+	oursScored  = "telegraf-agp, both models"
 )
 
 // Goals compares our rows with the rivals'.
@@ -67,6 +68,7 @@ func Goals(rows []Row) []Goal {
 	meters := []string{"argus", "nfpcapd", "softflowd"}
 	return []Goal{
 		goal("no models, 2 CPUs, best flow meter", 3, 2, oursPlain, meters...),
+		goal("no models, all records as JSON, 2 CPUs, best flow meter", 0, 2, oursRecords, meters...),
 		goal("no models, 1 CPU, best flow meter", 2, 1, oursPlain, meters...),
 		goal("both models, 2 CPUs, ndpiReader", 4, 2, oursScored, "ndpiReader"),
 		goal("both models, 2 CPUs, nfstream", 6, 2, oursScored, "nfstream"),

@@ -74,6 +74,7 @@ func compare(ctx context.Context, path string, span time.Duration, rounds int) (
 			return false, err
 		}
 	}
+	load := loadAverage()
 	best := map[string]result{}
 	for range rounds {
 		for _, role := range []string{"runner", "shim"} {
@@ -88,7 +89,8 @@ func compare(ctx context.Context, path string, span time.Duration, rounds int) (
 	}
 	ratio := best["runner"].rate() / best["shim"].rate()
 	fmt.Printf("\nMetrics through telegraf %s inputs.execd to outputs.file /dev/null (4 tags, 8 fields)\n", telegrafbin.Version)
-	fmt.Printf("%s, %d CPUs, %s, best of %d runs of %s\n\n", cpuModel(), runtime.NumCPU(), runtime.Version(), rounds, span)
+	fmt.Printf("%s, %d CPUs, %s, load of the machine beforehand %s, best of %d runs of %s\n\n",
+		cpuModel(), runtime.NumCPU(), runtime.Version(), load, rounds, span)
 	fmt.Printf("%-22s %14s %22s\n", "plugin process", "metrics/s", "its CPU us per metric")
 	for _, role := range []string{"runner", "shim"} {
 		name := map[string]string{"runner": "runner (this project)", "shim": "telegraf's shim"}[role]
@@ -251,6 +253,17 @@ func cpuSeconds() float64 {
 		return 0
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
+}
+
+// loadAverage is that of the last minute: other work on the machine costs the
+// runner more than the shim, whose process has two busy threads to its one.
+func loadAverage() string {
+	b, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return "unknown"
+	}
+	first, _, _ := strings.Cut(string(b), " ")
+	return first
 }
 
 func cpuModel() string {

@@ -49,7 +49,7 @@ func main() {
 	flag.StringVar(&o.dir, "dir", "build/bench", "scratch `folder`, 3 GB")
 	flag.StringVar(&o.out, "out", "", "`file` to write the results to as well")
 	flag.IntVar(&o.runs, "runs", 3, "runs of each program")
-	flag.StringVar(&o.only, "only", "", "comma separated `names` of programs to run")
+	flag.StringVar(&o.only, "only", "", "`names` of programs to run, separated by semicolons")
 	flag.BoolVar(&o.memory, "memory", true, "also measure memory with a million active flows")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -82,7 +82,7 @@ func run(ctx context.Context, o options) error {
 		if o.only == "" {
 			return all
 		}
-		return slices.DeleteFunc(all, func(t bench.Tool) bool { return !slices.Contains(strings.Split(o.only, ","), t.Name) })
+		return slices.DeleteFunc(all, func(t bench.Tool) bool { return !slices.Contains(strings.Split(o.only, ";"), t.Name) })
 	}
 
 	var report bytes.Buffer
