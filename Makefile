@@ -52,8 +52,9 @@ fuzz: ## every fuzz target for FUZZTIME (60s), FUZZJOBS (2) at a time
 	  | xargs -r -P $(FUZZJOBS) -L 1 bash -c 'out=$$($(GO) test -run=^$$ -fuzz="^$$1\$$" -fuzztime=$(FUZZTIME) -parallel=1 "$$0" 2>&1) \
 	      && echo "ok   $$0 $$1: $$(tail -2 <<<"$$out" | head -1)" || { echo "FAIL $$0 $$1"; echo "$$out"; exit 255; }'
 
-bench: build deps-bench $(BUILD)/venv-bench/.ready ## packets/s against other flow meters, in one run; writes tests/bench/RESULTS.md
+bench: build deps-bench $(BUILD)/telegraf $(BUILD)/venv-bench/.ready ## packets/s against other flow meters, in one run; writes tests/bench/RESULTS.md
 	$(GO) run ./tests/bench/cmd/agp-bench -plugin $(BUILD)/telegraf-agp -python $(BUILD)/venv-bench/bin/python -dir $(BUILD)/bench -out tests/bench/RESULTS.md
+	$(GO) run ./tests/bench/execd -telegraf $(BUILD)/telegraf
 
 $(BUILD)/%.pcap:
 	@mkdir -p $(@D)

@@ -200,7 +200,7 @@ func (r *runner) run(ctx context.Context) int {
 	// Start runs beside the supervisor: it may emit, and it may hang.
 	started := make(chan error, 1)
 	go func() { started <- guard(r.start) }()
-	if err, ok := r.await(ctx, started, signals); !ok {
+	if ok, err := r.await(ctx, started, signals); !ok {
 		return r.shutdown(started, signals, err)
 	}
 
@@ -251,22 +251,22 @@ func (r *runner) run(ctx context.Context) int {
 
 // await waits for the end of Start. It is false if there is nothing to run: Start
 // failed (then started is empty) or something asked to stop meanwhile.
-func (r *runner) await(ctx context.Context, started chan error, signals <-chan os.Signal) (error, bool) {
+func (r *runner) await(ctx context.Context, started chan error, signals <-chan os.Signal) (ok bool, err error) {
 	for {
 		select {
 		case err := <-started:
 			if err != nil {
-				return &startError{err}, false
+				return false, &startError{err}
 			}
-			return nil, true
+			return true, nil
 		case s := <-signals:
 			if r.handle(s) {
-				return nil, false
+				return false, nil
 			}
 		case <-ctx.Done():
-			return nil, false
+			return false, nil
 		case <-r.queue.done:
-			return r.queue.err, false
+			return false, r.queue.err
 		}
 	}
 }
@@ -483,7 +483,7 @@ func (r *runner) shutdown(started <-chan error, signals <-chan os.Signal, cause 
 	// 1. Nothing calls into the plugin any more.
 	running := failed == nil
 	if started != nil {
-		if err, ok := receive(started, time.Until(deadline)-2*part); !ok {
+		if ok, err := receive(started, time.Until(deadline)-2*part); !ok {
 			report("Start of %s did not return, stopping without it", r.name)
 			running = false
 		} else if err != nil {
@@ -501,7 +501,7 @@ func (r *runner) shutdown(started <-chan error, signals <-chan os.Signal, cause 
 	if running {
 		stopped := make(chan error, 1)
 		go func() { stopped <- guard(r.stop) }()
-		if err, ok := receive(stopped, time.Until(deadline)-part); !ok {
+		if ok, err := receive(stopped, time.Until(deadline)-part); !ok {
 			report("Stop of %s did not return in time", r.name)
 		} else if err != nil {
 			report("Stop of %s: %v", r.name, err)
@@ -559,14 +559,15 @@ func (r *runner) watchSecond(signals <-chan os.Signal, signalled bool, returned 
 	}
 }
 
-func receive(c <-chan error, patience time.Duration) (error, bool) {
+// receive is not ok if nothing came in time.
+func receive(c <-chan error, patience time.Duration) (ok bool, err error) {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	select {
 	case err := <-c:
-		return err, true
+		return true, err
 	case <-timer.C:
-		return nil, false
+		return false, nil
 	}
 }
 

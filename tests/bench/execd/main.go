@@ -48,8 +48,8 @@ func main() {
 	rounds := flag.Int("rounds", 2, "runs of each; the best counts")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
 	ok, err := compare(ctx, *telegrafPath, *span, *rounds)
+	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "execd benchmark:", err)
 	}

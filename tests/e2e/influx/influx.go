@@ -95,7 +95,7 @@ func (s *Server) Restart() {
 	for {
 		resp, err := http.Get(s.URL + "/ping")
 		if err == nil {
-			resp.Body.Close()
+			_ = resp.Body.Close()
 			if resp.StatusCode == http.StatusNoContent {
 				return
 			}

@@ -55,7 +55,7 @@ func Path(ctx context.Context, progress io.Writer) (string, error) {
 	if usable(path) {
 		return path, nil
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // the caller's own cache folder
 		return "", err
 	}
 	unlock, err := lock(filepath.Join(dir, "lock"))
@@ -77,11 +77,11 @@ func Path(ctx context.Context, progress io.Writer) (string, error) {
 	if err := cmd.Run(); err != nil {
 		return "", fmt.Errorf("building telegraf %s: %w", Version, err)
 	}
-	return path, os.Rename(temporary, path)
+	return path, os.Rename(temporary, path) //nolint:gosec // the caller's own cache folder
 }
 
 func usable(path string) bool {
-	info, err := os.Stat(path)
+	info, err := os.Stat(path) //nolint:gosec // the caller's own cache folder
 	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
 }
 
@@ -99,10 +99,10 @@ func lock(path string) (unlock func(), err error) {
 		}
 	}
 	if err != nil {
-		f.Close()
+		_ = f.Close()
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
-	return func() { f.Close() }, nil
+	return func() { _ = f.Close() }, nil
 }
 
 // moduleRoot is the directory of the project's go.mod: the first one upwards
