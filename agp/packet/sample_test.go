@@ -17,7 +17,6 @@ type sample struct {
 	wire    uint32 // 0: all captured
 	verdict Verdict
 	want    Info // compared without WireLen and, of flags, only if OK
-	payload string
 }
 
 func (s *sample) wireLen() uint32 { return max(s.wire, uint32(len(s.frame))) }

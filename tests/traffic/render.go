@@ -81,11 +81,12 @@ func (c *Capture) renderL4(b []byte, f *Flow, p *packet, src, dst netip.AddrPort
 		b = append(b, byte(header/4)<<4, p.flags)
 		b = binary.BigEndian.AppendUint16(b, p.window)
 		b = append(b, 0, 0, 0, 0)
-		if header == 40 { // MSS, SACK permitted, time stamps, no-op, window scale 7
+		switch header {
+		case 40: // MSS, SACK permitted, time stamps, no-op, window scale 7
 			b = append(b, 2, 4, 0x05, 0xb4, 4, 2)
 			b = appendTimestamps(b, p)
 			b = append(b, 1, 3, 3, 7)
-		} else if header == 32 {
+		case 32:
 			b = append(b, 1, 1)
 			b = appendTimestamps(b, p)
 		}
