@@ -35,10 +35,10 @@ demo: build ## synthetic capture -> telegraf -> plugin -> metrics, and what was 
 
 test: deps $(BUILD)/venv/.ready lint test-unit fuzz test-e2e ## everything, with the packages it needs
 
-lint: ## gofmt, go vet, golangci-lint
+lint: $(BUILD)/bin/golangci-lint ## gofmt, go vet, golangci-lint
 	@echo "== gofmt"; bad=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$bad" || { echo "not formatted: $$bad"; exit 1; }
 	@echo "== go vet"; $(GO) vet ./...
-	@echo "== golangci-lint"; $(GO) run $(LINT) run ./...
+	@echo "== golangci-lint"; $< run ./...
 
 test-unit: ## unit, property and oracle tests with the race detector
 	$(GO) test -race -timeout 25m $$($(GO) list ./... | grep -v /tests/e2e)
@@ -47,10 +47,7 @@ test-e2e: ## telegraf, plugin, engine and InfluxDB together
 	AGP_TELEGRAF=$(CURDIR)/$(BUILD)/telegraf $(GO) test -count=1 -timeout 15m ./tests/e2e/...
 
 fuzz: ## every fuzz target for FUZZTIME (60s), FUZZJOBS (2) at a time
-	@grep -rEl '^func Fuzz[A-Z]' --include='*_test.go' . | xargs -r grep -EHo '^func Fuzz[A-Za-z0-9_]+' | sort -u \
-	  | sed -E 's,^(.*)/[^/]+:func (.*)$$,\1 \2,' \
-	  | xargs -r -P $(FUZZJOBS) -L 1 bash -c 'out=$$($(GO) test -run=^$$ -fuzz="^$$1\$$" -fuzztime=$(FUZZTIME) -parallel=1 "$$0" 2>&1) \
-	      && echo "ok   $$0 $$1: $$(tail -2 <<<"$$out" | head -1)" || { echo "FAIL $$0 $$1"; echo "$$out"; exit 255; }'
+	@tests/fuzz.sh $(FUZZTIME) $(FUZZJOBS)
 
 bench: build deps-bench $(BUILD)/telegraf $(BUILD)/venv-bench/.ready ## packets/s against other flow meters, in one run; writes tests/bench/RESULTS.md
 	$(GO) run ./tests/bench/cmd/agp-bench -plugin $(BUILD)/telegraf-agp -python $(BUILD)/venv-bench/bin/python -dir $(BUILD)/bench -out tests/bench/RESULTS.md
@@ -71,6 +68,11 @@ cover: ## test coverage, build/cover.html
 	$(GO) test -coverprofile=$(BUILD)/cover.out $$($(GO) list ./... | grep -v /tests/e2e)
 	$(GO) tool cover -html=$(BUILD)/cover.out -o $(BUILD)/cover.html
 	$(GO) tool cover -func=$(BUILD)/cover.out | tail -1
+
+$(BUILD)/bin/golangci-lint: Makefile
+	@mkdir -p $(@D)
+	GOBIN=$(CURDIR)/$(@D) $(GO) install $(LINT)
+	@touch $@
 
 $(BUILD)/venv/.ready: tests/requirements.txt
 	$(PYTHON) -m venv $(@D)
