@@ -40,7 +40,7 @@ lint: $(BUILD)/bin/golangci-lint ## gofmt, go vet, golangci-lint
 	@echo "== go vet"; $(GO) vet ./...
 	@echo "== golangci-lint"; $< run ./...
 
-test-unit: ## unit, property and oracle tests with the race detector
+test-unit: $(BUILD)/venv/.ready ## unit, property and oracle tests with the race detector
 	$(GO) test -race -timeout 25m $$($(GO) list ./... | grep -v /tests/e2e)
 
 test-e2e: ## telegraf, plugin, engine and InfluxDB together

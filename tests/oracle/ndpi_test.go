@@ -78,3 +78,18 @@ func TestParseNDPIReadsEveryReport(t *testing.T) {
 	}
 	t.Logf("%d reports, %d flows", len(paths), flows)
 }
+
+func TestAddressText(t *testing.T) {
+	for in, want := range map[string]string{
+		"192.0.2.1":                  "192.0.2.1",
+		"2001:db8:0:1:2:3:4:5":       "2001:db8::1:2:3:4:5",
+		"2600:1900:4160:5999:0:19::": "2600:1900:4160:5999::19::",
+		"fe80::1":                    "fe80::1",
+	} {
+		require.Equal(t, want, AddressText(netip.MustParseAddr(in)))
+		e, err := parseEndpoint("[" + want + "]:53")
+		require.NoError(t, err)
+		require.Equal(t, want, AddressText(e.Addr()))
+		require.EqualValues(t, 53, e.Port())
+	}
+}

@@ -98,6 +98,11 @@ func run(ctx context.Context, o options) error {
 		}
 	}
 	models(ctx, o, out)
+	if o.only == "" {
+		section(ctx, out, "Allocations", "Go benchmarks of the packet path.", "go", "test", "-run", "^$", "-bench", ".", "-benchmem", "-benchtime", "1s",
+			"./agp/packet", "./agp/flow", "./agp/pipeline/cpu")
+		section(ctx, out, "Metrics into telegraf", "Through telegraf's inputs.execd, beside telegraf's own shim.", "go", "run", "./tests/bench/execd")
+	}
 	if o.out == "" {
 		return nil
 	}
@@ -238,7 +243,7 @@ func memory(ctx context.Context, out io.Writer, dir string, contestants func(str
 // models times the shipped models beside ONNX Runtime.
 func models(ctx context.Context, o options, out io.Writer) {
 	fmt.Fprint(out, "## Models\n\nOne thread; flows per second of CPU time.\n\n```\n")
-	defer fmt.Fprint(out, "```\n")
+	defer fmt.Fprint(out, "```\n\n")
 	files, err := filepath.Glob(filepath.Join(o.models, "*.onnx"))
 	if err != nil || len(files) == 0 {
 		fmt.Fprintln(out, "no models found")
@@ -261,6 +266,17 @@ func failure(err error) string {
 		return ""
 	}
 	return " " + err.Error()
+}
+
+// section prints what another benchmark of this repository prints.
+func section(ctx context.Context, out io.Writer, title, about string, args ...string) {
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	cmd.Stderr = os.Stderr
+	text, err := cmd.Output()
+	fmt.Fprintf(out, "## %s\n\n%s `%s`\n\n```\n%s```\n\n", title, about, strings.Join(args, " "), text)
+	if err != nil {
+		fmt.Fprintf(out, "It ended with: %v\n\n", err)
+	}
 }
 
 // show is a command as a reader would type it: without the scratch folder.

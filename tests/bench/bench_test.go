@@ -1,0 +1,75 @@
+package bench
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestMissingProgramIsReportedAsMissing(t *testing.T) {
+	tool := Tool{Name: "nothing", Args: []string{"agp-there-is-no-such-program"}}
+	_, err := tool.Run(t.Context(), 1)
+	require.ErrorIs(t, err, ErrMissing)
+	require.Contains(t, SpeedTable([]Row{{Tool: tool, CPUs: 1, Err: err}}, 1), "missing")
+	_, err = Tool{Args: []string{filepath.Join(t.TempDir(), "absent")}}.Run(t.Context(), 1)
+	require.ErrorIs(t, err, ErrMissing)
+}
+
+func TestFailedProgramIsNotATime(t *testing.T) {
+	tool := Tool{Name: "false", Args: []string{"false"}}
+	s, err := tool.Run(t.Context(), 1)
+	require.Error(t, err)
+	require.NotErrorIs(t, err, ErrMissing)
+	require.Contains(t, SpeedTable([]Row{{Tool: tool, CPUs: 1, Err: err, Runs: []Sample{s}}}, 1), "failed")
+}
+
+func TestOutputIsReadAndEarlierOutputRemoved(t *testing.T) {
+	dir := t.TempDir()
+	stale := filepath.Join(dir, "out")
+	require.NoError(t, os.WriteFile(stale, []byte("old"), 0o644))
+	tool := Tool{Args: []string{"sh", "-c", "test ! -e " + stale + " && echo Flows: 42"}, Clean: stale, Flows: number(`Flows: (\d+)`)}
+	s, err := tool.Run(t.Context(), 1)
+	require.NoError(t, err)
+	n, ok := tool.Flows(s)
+	require.True(t, ok)
+	require.EqualValues(t, 42, n)
+	require.Positive(t, s.Wall)
+}
+
+func TestArgusRecords(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "argus.out")
+	status := []byte{0x83, 0x10, 0, 2, 0, 0, 0, 0}
+	record := []byte{0x13, 0x20, 0, 3, 1, 2, 3, 4, 5, 6, 7, 8}
+	require.NoError(t, os.WriteFile(path, append(append(append(status, record...), record...), status...), 0o644))
+	n, ok := argusRecords(path)
+	require.True(t, ok)
+	require.EqualValues(t, 2, n)
+	require.NoError(t, os.WriteFile(path, []byte{0x13, 0x20, 0, 9}, 0o644))
+	_, ok = argusRecords(path)
+	require.False(t, ok, "a record longer than the file")
+}
+
+func TestGoalsCompareWithTheFastestRivalOnAsManyCPUs(t *testing.T) {
+	row := func(name string, cpus int, walls ...time.Duration) Row {
+		r := Row{Tool: Tool{Name: name}, CPUs: cpus}
+		for _, w := range walls {
+			r.Runs = append(r.Runs, Sample{Wall: w, CPU: w})
+		}
+		return r
+	}
+	rows := []Row{
+		row(oursPlain, 2, time.Second, 9*time.Second, time.Second), row(oursPlain, 1, 2*time.Second),
+		row("argus", 2, 5*time.Second), row("nfpcapd", 2, 4*time.Second), row("argus", 1, 3*time.Second),
+		{Tool: Tool{Name: "softflowd"}, CPUs: 2, Err: ErrMissing},
+	}
+	goals := Goals(rows)
+	require.InDelta(t, 4, goals[0].Got, 1e-9)
+	require.Contains(t, goals[0].Text, "nfpcapd")
+	text := GoalTable(goals)
+	require.Contains(t, text, "1.50  MISSED")
+	require.Contains(t, text, "not measured")
+	require.Contains(t, SpeedTable(rows, 4_000_000), "4.00")
+}
