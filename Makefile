@@ -44,14 +44,13 @@ test-unit: $(BUILD)/venv/.ready ## unit, property and oracle tests with the race
 	$(GO) test -race -timeout 25m $$($(GO) list ./... | grep -v /tests/e2e)
 
 test-e2e: ## telegraf, plugin, engine and InfluxDB together
-	AGP_TELEGRAF=$(CURDIR)/$(BUILD)/telegraf $(GO) test -count=1 -timeout 15m ./tests/e2e/...
+	$(GO) test -count=1 -timeout 15m ./tests/e2e/...
 
 fuzz: ## every fuzz target for FUZZTIME (60s), FUZZJOBS (2) at a time
 	@tests/fuzz.sh $(FUZZTIME) $(FUZZJOBS)
 
-bench: build deps-bench $(BUILD)/telegraf $(BUILD)/venv-bench/.ready ## packets/s against other flow meters, in one run; writes tests/bench/RESULTS.md
+bench: build deps-bench $(BUILD)/venv-bench/.ready ## packets/s against other flow meters, in one run; writes tests/bench/RESULTS.md
 	$(GO) run ./tests/bench/cmd/agp-bench -plugin $(BUILD)/telegraf-agp -python $(BUILD)/venv-bench/bin/python -dir $(BUILD)/bench -out tests/bench/RESULTS.md
-	$(GO) run ./tests/bench/execd -telegraf $(BUILD)/telegraf
 
 $(BUILD)/%.pcap:
 	@mkdir -p $(@D)
