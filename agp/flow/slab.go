@@ -1,17 +1,25 @@
 package flow
 
-import "unsafe"
+import (
+	"unsafe"
 
-// chunkBits: slabs grow by 256 entries, so that a table costs what its active flows need.
+	"github.com/agp-net/telegraf-agp/agp/internal/hugepage"
+)
+
+// chunkBits: slabs grow by 256 entries while they are small, so that a table
+// costs what its active flows need, and by regions of huge pages later.
 const (
 	chunkBits = 8
 	chunkSize = 1 << chunkBits
 	chunkMask = chunkSize - 1
+
+	regionBytes = 4 * hugepage.Size
 )
 
 // slab hands out fixed-size entries by number. Freed entries are reused last in, first out.
 type slab[T any] struct {
 	chunks []*[chunkSize]T
+	region [][chunkSize]T // not yet in chunks
 	free   []uint32
 	used   uint32 // entries ever handed out
 }
@@ -26,12 +34,27 @@ func (s *slab[T]) take() uint32 {
 	}
 	i := s.used
 	if int(i>>chunkBits) == len(s.chunks) {
-		s.chunks = append(s.chunks, new([chunkSize]T))
+		s.grow()
 	}
 	s.used++
 	return i
 }
 
+func (s *slab[T]) grow() {
+	bytes := unsafe.Sizeof([chunkSize]T{})
+	if uintptr(len(s.chunks))*bytes < regionBytes {
+		s.chunks = append(s.chunks, new([chunkSize]T))
+		return
+	}
+	if len(s.region) == 0 {
+		s.region = make([][chunkSize]T, regionBytes/bytes)
+		hugepage.Advise(s.region)
+	}
+	s.chunks = append(s.chunks, &s.region[0])
+	s.region = s.region[1:]
+}
+
+// bytes is what the slab has taken, used or not.
 func (s *slab[T]) bytes() uint64 {
 	var v T
 	return uint64(len(s.chunks))*chunkSize*uint64(unsafe.Sizeof(v)) + uint64(cap(s.free))*4

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"unsafe"
 
+	"github.com/agp-net/telegraf-agp/agp/internal/hugepage"
 	"github.com/agp-net/telegraf-agp/agp/internal/prefetch"
 	"github.com/agp-net/telegraf-agp/agp/model"
 	"github.com/agp-net/telegraf-agp/agp/packet"
@@ -261,6 +262,7 @@ func (t *Table) Stats() Stats { return t.stats }
 func (t *Table) resize(n int) {
 	old := t.slots
 	t.slots = make([]slot, n)
+	hugepage.Advise(t.slots)
 	for i := range t.slots {
 		t.slots[i].ref = none
 	}

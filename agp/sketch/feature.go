@@ -6,6 +6,7 @@ import (
 	"math"
 	"unsafe"
 
+	"github.com/agp-net/telegraf-agp/agp/internal/hugepage"
 	"github.com/agp-net/telegraf-agp/agp/internal/prefetch"
 )
 
@@ -197,11 +198,13 @@ func NewBlocked(width int, key [16]byte) (*Blocked, error) {
 	if width < 2 || width > 1<<26 || width&(width-1) != 0 {
 		return nil, fmt.Errorf("%w: width %d, want a power of two from 2 to 2^26", ErrParam, width)
 	}
-	return &Blocked{
+	s := &Blocked{
 		h: NewHasher(key), width: uint32(width),
 		lines: make([]blockedLine, featureRows*width),
 		carry: [2][]uint32{make([]uint32, width), make([]uint32, width)},
-	}, nil
+	}
+	hugepage.Advise(s.lines)
+	return s, nil
 }
 
 // Lines are the places of one flow in any Blocked of one width and key, so that

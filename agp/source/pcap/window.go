@@ -12,7 +12,7 @@ import (
 
 const (
 	// windowSize is what a batch's buffer holds at least.
-	windowSize = 512 << 10
+	windowSize = 128 << 10
 	minRead    = 4 << 10
 )
 
