@@ -14,6 +14,8 @@ func TestMissingProgramIsReportedAsMissing(t *testing.T) {
 	_, err := tool.Run(t.Context(), 1)
 	require.ErrorIs(t, err, ErrMissing)
 	require.Contains(t, SpeedTable([]Row{{Tool: tool, CPUs: 1, Err: err}}, 1), "missing")
+	_, err = Tool{Args: []string{"true"}, Needs: []string{filepath.Join(t.TempDir(), "class.onnx")}}.Run(t.Context(), 1)
+	require.ErrorIs(t, err, ErrMissing)
 	_, err = Tool{Args: []string{filepath.Join(t.TempDir(), "absent")}}.Run(t.Context(), 1)
 	require.ErrorIs(t, err, ErrMissing)
 }

@@ -18,8 +18,9 @@ type Tool struct {
 	Role   string // what it does: "ours", "meter", "dpi"
 	Args   []string
 	Env    []string
-	Stdout string // file that its records go to; empty if it writes a file itself or prints a report
-	Clean  string // file or folder to create anew before each run
+	Stdout string   // file that its records go to; empty if it writes a file itself or prints a report
+	Needs  []string // files without which the tool counts as missing
+	Clean  string   // file or folder to create anew before each run
 	Flows  func(Sample) (uint64, bool)
 	Note   string // what its flags do and how it counts
 	OneCPU bool   // also a row on one CPU
@@ -83,6 +84,7 @@ func sum(path, pattern string) func(Sample) (uint64, bool) {
 // Tools lists the contestants for one capture. dir holds what they write,
 // sink is the address of a UDP socket that discards what it gets.
 func Tools(plugin, models, python, script, capture, dir, sink string) []Tool {
+	app, class := filepath.Join(models, "app.onnx"), filepath.Join(models, "class.onnx")
 	out := func(name string) string { return filepath.Join(dir, name) }
 	return []Tool{
 		{
@@ -98,8 +100,8 @@ func Tools(plugin, models, python, script, capture, dir, sink string) []Tool {
 			Note: "the same, and every flow record with both histograms as a line of JSON (130 MB) to a file",
 		},
 		{
-			Name: oursScored, Role: "ours", OneCPU: true,
-			Args:   []string{plugin, "replay", "--output", "influx", "--no-records", "--max-flows", "1048576", "--models", models, capture},
+			Name: oursScored, Role: "ours", OneCPU: true, Needs: []string{app, class},
+			Args:   []string{plugin, "replay", "--output", "influx", "--no-records", "--max-flows", "1048576", "--models", app + "," + class, capture},
 			Stdout: out("scored.influx"), Flows: sum(out("scored.influx"), `(?m)^agp_traffic,.*[ ,]flows=(\d+)i`),
 			Note: "app and class on every flow; output is the metrics that telegraf gets; room for 1,048,576 flows per queue",
 		},
@@ -151,6 +153,11 @@ func (t Tool) prepare() error {
 
 // Run runs the program once on that many CPUs.
 func (t Tool) Run(ctx context.Context, cpus int) (Sample, error) {
+	for _, f := range t.Needs {
+		if _, err := os.Stat(f); err != nil {
+			return Sample{}, fmt.Errorf("%w: %w", ErrMissing, err)
+		}
+	}
 	if err := t.prepare(); err != nil {
 		return Sample{}, err
 	}
