@@ -36,7 +36,7 @@ def norm(address):
 
 
 def read_flows(path):
-    """The flows of a feature file, in order of their end."""
+    """The flows of a feature file, by capture and in order of their end, so that the order of files does not matter."""
     open_, out = {}, []
     with open(path) as f:
         for line in f:
@@ -50,7 +50,7 @@ def read_flows(path):
             fl.rows.append({n: r[n] for n in ("packets", "end", "head")} | {"hist": r["size_hist"] + r["delay_hist"]})
             if r["end"]:
                 out.append(open_.pop(k))
-    return out
+    return sorted(out, key=lambda f: f.capture)
 
 
 def find(captures, suffix):
