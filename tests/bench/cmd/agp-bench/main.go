@@ -99,8 +99,8 @@ func run(ctx context.Context, o options) error {
 	}
 	models(ctx, o, out)
 	if o.only == "" {
-		section(ctx, out, "Allocations", "Go benchmarks of the packet path.", "go", "test", "-run", "^$", "-bench", ".", "-benchmem", "-benchtime", "1s",
-			"./agp/packet", "./agp/flow", "./agp/pipeline/cpu")
+		section(ctx, out, "Allocations", "Go benchmarks of the packet path.", "go", "test", "-run", "^$", "-bench", "Benchmark(Parse|Add)/^(tcp4|udp6|vxlan|1k|100k)$", "-benchmem",
+			"./agp/packet", "./agp/flow")
 		section(ctx, out, "Metrics into telegraf", "Through telegraf's inputs.execd, beside telegraf's own shim.", "go", "run", "./tests/bench/execd")
 	}
 	if o.out == "" {
