@@ -16,20 +16,22 @@ const (
 	regionBytes = 4 * hugepage.Size
 )
 
-// slab hands out fixed-size entries by number. Freed entries are reused last in, first out.
+// slab hands out fixed-size entries of at least four bytes without pointers, by
+// number. Freed entries are reused last in, first out; each holds the number of
+// the next one, so that the list costs nothing.
 type slab[T any] struct {
 	chunks []*[chunkSize]T
 	region [][chunkSize]T // not yet in chunks
-	free   []uint32
-	used   uint32 // entries ever handed out
+	free   uint32         // number + 1, 0 if there is none
+	used   uint32         // entries ever handed out
 }
 
 func (s *slab[T]) at(i uint32) *T { return &s.chunks[i>>chunkBits][i&chunkMask] }
 
 func (s *slab[T]) take() uint32 {
-	if n := len(s.free); n > 0 {
-		i := s.free[n-1]
-		s.free = s.free[:n-1]
+	if s.free != 0 {
+		i := s.free - 1
+		s.free = *s.link(i)
 		return i
 	}
 	i := s.used
@@ -57,7 +59,13 @@ func (s *slab[T]) grow() {
 // bytes is what the slab has taken, used or not.
 func (s *slab[T]) bytes() uint64 {
 	var v T
-	return uint64(len(s.chunks))*chunkSize*uint64(unsafe.Sizeof(v)) + uint64(cap(s.free))*4
+	return uint64(len(s.chunks)) * chunkSize * uint64(unsafe.Sizeof(v))
 }
 
-func (s *slab[T]) release(i uint32) { s.free = append(s.free, i) }
+// release takes an entry back; its content is lost.
+func (s *slab[T]) release(i uint32) {
+	*s.link(i) = s.free
+	s.free = i + 1
+}
+
+func (s *slab[T]) link(i uint32) *uint32 { return (*uint32)(unsafe.Pointer(s.at(i))) }

@@ -153,8 +153,8 @@ type state struct {
 	tcp            [2]tcpHalf
 	inline         [2][inlineHist]uint8 // size bins, delay bins
 	startSeq       uint64
-	toldPackets    uint64 // reported by Progress
-	toldBytes      uint64
+	toldPackets    uint32 // reported by Progress, modulo 2^32
+	toldBytes      uint32
 	synNs          int64
 	handshakeNs    int64
 	rttNs          int64 // SYN to the first ACK of either side
@@ -388,9 +388,9 @@ func (t *Table) Add(p *Packet) (r Ref, delay int64) {
 // progress reports what the flow has carried since the last report.
 func (t *Table) progress(ref uint32, f *state) {
 	p, b := f.dir[0].packets+f.dir[1].packets, f.dir[0].wireBytes+f.dir[1].wireBytes
-	if p != f.toldPackets {
-		t.h.Progress(Ref(ref), p-f.toldPackets, b-f.toldBytes)
-		f.toldPackets, f.toldBytes = p, b
+	if n := uint32(p) - f.toldPackets; n != 0 { // at most ProgressPackets
+		t.h.Progress(Ref(ref), uint64(n), uint64(uint32(b)-f.toldBytes))
+		f.toldPackets, f.toldBytes = uint32(p), uint32(b)
 	}
 }
 

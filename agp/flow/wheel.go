@@ -92,7 +92,7 @@ func (t *Table) inOrder(refs []uint32) {
 // Flush ends every flow at the end of the input, in start order. nowNs is the
 // latest time of the whole input: what was due before it ends for its own reason.
 func (t *Table) Flush(nowNs int64) {
-	t.expired = t.expired[:0]
+	t.expired = slices.Grow(t.expired[:0], t.active)
 	for _, s := range t.slots {
 		if s.ref != none {
 			t.expired = append(t.expired, s.ref)
