@@ -617,7 +617,7 @@ class Gen:
                    b"\1" + bytes([self.c(1, 6)]) + b"\0" + self.raw(1) + b"\0\0en\0\3" + self.raw(2) + b"\0\0\0\x10service:" + self.word().encode())
         return UDP, [(0, x)] * self.i(1, 4)
 
-    def teredo_noise(self):
+    def noise(self):
         """Traffic of no particular protocol: random or patterned payload."""
         k = self.i(0, 5)
         pr = self.c(TCP, UDP)
@@ -647,7 +647,7 @@ GENERATORS = {
     "MQTT": Gen.mqtt, "Modbus": Gen.modbus, "BGP": Gen.bgp, "SNMP": Gen.snmp, "Radius": Gen.radius, "Syslog": Gen.syslog, "TFTP": Gen.tftp,
     "RTSP": Gen.rtsp, "BitTorrent": Gen.bittorrent, "SSH": Gen.ssh, "FTP_CONTROL": Gen.ftp, "SMTP": Gen.smtp, "IMAP": Gen.imap, "POP3": Gen.pop3,
     "Telnet": Gen.telnet, "LDAP": Gen.ldap, "LLMNR": Gen.llmnr, "DHCPV6": Gen.dhcpv6, "Service_Location_Protocol": Gen.slp,
-    "unknown": Gen.teredo_noise,
+    "unknown": Gen.noise,
 }
 
 
