@@ -89,19 +89,19 @@ func Tools(plugin, models, python, script, capture, dir, sink string) []Tool {
 	return []Tool{
 		{
 			Name: oursPlain, Role: "ours", OneCPU: true,
-			Args:   []string{plugin, "replay", "--output", "influx", "--no-records", "--max-flows", "1048576", "--models", "none", capture},
+			Args:   []string{plugin, "replay", "--output", "influx", "--no-records", "--max-flows", "1048576", "--sketch-feature", "blocked", "--models", "none", capture},
 			Stdout: out("plain.influx"), Flows: sum(out("plain.influx"), `(?m)^agp_traffic,.*[ ,]flows=(\d+)i`),
-			Note: "all features: histograms, all sketches, detection; output is the metrics that telegraf gets; room for 1,048,576 flows per queue",
+			Note: "all features: histograms, all sketches with SketchFeature, detection; output is the metrics that telegraf gets; room for 1,048,576 flows per queue",
 		},
 		{
 			Name: oursRecords, Role: "ours", OneCPU: true,
-			Args:   []string{plugin, "replay", "--output", "json", "--max-flows", "1048576", "--models", "none", capture},
+			Args:   []string{plugin, "replay", "--output", "json", "--max-flows", "1048576", "--sketch-feature", "blocked", "--models", "none", capture},
 			Stdout: out("records.json"), Flows: sum(out("records.json"), `(?m)^{"type":"summary",.*"records":(\d+)`),
 			Note: "the same, and every flow record with both histograms as a line of JSON (130 MB) to a file",
 		},
 		{
 			Name: oursScored, Role: "ours", OneCPU: true, Needs: []string{app, class},
-			Args:   []string{plugin, "replay", "--output", "influx", "--no-records", "--max-flows", "1048576", "--models", app + "," + class, capture},
+			Args:   []string{plugin, "replay", "--output", "influx", "--no-records", "--max-flows", "1048576", "--sketch-feature", "blocked", "--models", app + "," + class, capture},
 			Stdout: out("scored.influx"), Flows: sum(out("scored.influx"), `(?m)^agp_traffic,.*[ ,]flows=(\d+)i`),
 			Note: "app and class on every flow; output is the metrics that telegraf gets; room for 1,048,576 flows per queue",
 		},
