@@ -10,10 +10,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/agp-net/telegraf-agp/agp/detect"
-	"github.com/agp-net/telegraf-agp/agp/internal/testcap"
 	"github.com/agp-net/telegraf-agp/agp/pipeline/cpu"
 	"github.com/agp-net/telegraf-agp/agp/source/pcap"
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
+	"github.com/agp-net/telegraf-agp/tests/testcap"
 	"github.com/agp-net/telegraf-agp/tests/traffic"
 )
 

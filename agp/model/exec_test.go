@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/agp-net/telegraf-agp/tests/testcap"
 )
 
 func readFloats(t testing.TB, path string) []float32 {
@@ -145,25 +147,14 @@ func TestExecutorMatchesRecordedONNXRuntime(t *testing.T) {
 	}
 }
 
-// python returns an interpreter that has onnxruntime, or skips.
-func python(t testing.TB) string {
-	py := os.Getenv("AGP_PYTHON")
-	if py == "" {
-		py = "python3"
-	}
-	if out, err := exec.Command(py, "-c", "import numpy, onnx, onnxruntime").CombinedOutput(); err != nil {
-		t.Skipf("%s has no numpy, onnx and onnxruntime (set AGP_PYTHON): %v %s", py, err, out)
-	}
-	return py
-}
-
 // TestExecutorMatchesONNXRuntime is the wide form of the recorded test: 10,000 random inputs per model.
 func TestExecutorMatchesONNXRuntime(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short")
 	}
 	dir := t.TempDir()
-	out, err := exec.Command(python(t), "../../tests/onnx/models.py", dir, "--n", "10000").CombinedOutput()
+	py := testcap.Python(t, "numpy", "onnx", "onnxruntime")
+	out, err := exec.Command(py, "../../tests/onnx/models.py", dir, "--n", "10000").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	files, err := filepath.Glob(dir + "/*.onnx")
 	require.NoError(t, err)

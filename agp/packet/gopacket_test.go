@@ -12,10 +12,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/agp-net/telegraf-agp/agp/internal/testcap"
 	"github.com/agp-net/telegraf-agp/agp/packet"
 	"github.com/agp-net/telegraf-agp/agp/source"
 	"github.com/agp-net/telegraf-agp/agp/source/pcap"
+	"github.com/agp-net/telegraf-agp/tests/testcap"
 )
 
 // other is what gopacket makes of a frame: its outermost IP packet.

@@ -5,11 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"os"
 	"os/exec"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/agp-net/telegraf-agp/tests/testcap"
 )
 
 func TestMurmurOfIntegerEqualsMurmurOfItsBytes(t *testing.T) {
@@ -115,18 +116,6 @@ func TestHLLSerialisationRefusesWhatIsNotOne(t *testing.T) {
 	require.True(t, back.Empty())
 }
 
-// python returns an interpreter that has the module, or skips: the check is against an implementation that the project does not ship.
-func python(t *testing.T, module string) string {
-	py := os.Getenv("AGP_PYTHON")
-	if py == "" {
-		py = "python3"
-	}
-	if err := exec.Command(py, "-c", "import "+module).Run(); err != nil {
-		t.Skipf("%s has no module %s (set AGP_PYTHON)", py, module)
-	}
-	return py
-}
-
 // crossScript reads our sketches as hex, answers with its estimates and with sketches of its own in every form it can write.
 const crossScript = `
 import sys, json
@@ -154,7 +143,7 @@ json.dump(out, sys.stdout)
 `
 
 func TestHLLAgreesWithDataSketches(t *testing.T) {
-	py := python(t, "datasketches")
+	py := testcap.Python(t, "datasketches")
 	const lgK = 11
 	sizes := []int{0, 1, 5, 7, 8, 40, 150, 1000, 30_000, 300_000}
 	add := func(s *HLL, n int) {

@@ -16,6 +16,7 @@ import (
 	"github.com/agp-net/telegraf-agp/agp/pipeline/cpu"
 	"github.com/agp-net/telegraf-agp/agp/source/pcap"
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
+	"github.com/agp-net/telegraf-agp/tests/testcap"
 )
 
 // modelReport is what cross-validation said of configs/models/class.onnx: each
@@ -48,7 +49,7 @@ var modelClass = map[string]string{"botnet-c2": "c2", "dns-tunnel": "tunnel", "c
 // on a harmless capture, the right alert on every scan, flood and brute force and
 // on at least 60 % of tunnels, covert channels and command and control.
 func TestBehaviourPerCapture(t *testing.T) {
-	dir := captureDir(t)
+	dir := testcap.Dir(t)
 	b, err := os.ReadFile("../../configs/models/class.eval.json")
 	require.NoError(t, err)
 	var report modelReport
@@ -57,7 +58,7 @@ func TestBehaviourPerCapture(t *testing.T) {
 	manifest := readManifest(t, filepath.Join(dir, "MANIFEST.tsv"))
 
 	var hidden, found []string
-	for _, path := range allCaptures(t, dir) {
+	for _, path := range testcap.All(t) {
 		name := filepath.Base(path)
 		class := "benign" // of captures/ndpi none needs an excuse by what its oracle reports
 		if filepath.Dir(path) == dir {
@@ -95,7 +96,7 @@ func TestBehaviourPerCapture(t *testing.T) {
 // TestShippedModelsAreSilentOnHarmlessCaptures runs what is shipped, which has seen
 // these captures: a wrong export, feature or threshold would show here.
 func TestShippedModelsAreSilentOnHarmlessCaptures(t *testing.T) {
-	dir := captureDir(t)
+	dir := testcap.Dir(t)
 	manifest := readManifest(t, filepath.Join(dir, "MANIFEST.tsv"))
 	app, err := model.Load("../../configs/models/app.onnx")
 	require.NoError(t, err)
@@ -104,7 +105,7 @@ func TestShippedModelsAreSilentOnHarmlessCaptures(t *testing.T) {
 	set, err := model.NewSet(app, class)
 	require.NoError(t, err)
 	classified := 0
-	for _, path := range allCaptures(t, dir) {
+	for _, path := range testcap.All(t) {
 		name := filepath.Base(path)
 		kinds := alertKinds(t, path, set)
 		if filepath.Dir(path) != dir || manifest[name] == "benign" {
@@ -114,16 +115,6 @@ func TestShippedModelsAreSilentOnHarmlessCaptures(t *testing.T) {
 		}
 	}
 	require.Positive(t, classified, "the class model speaks")
-}
-
-func allCaptures(t *testing.T, dir string) (paths []string) {
-	for _, pattern := range []string{"*.pcap", "*.pcapng", "ndpi/*.pcap", "ndpi/*.pcapng"} {
-		found, err := filepath.Glob(filepath.Join(dir, pattern))
-		require.NoError(t, err)
-		paths = append(paths, found...)
-	}
-	require.NotEmpty(t, paths)
-	return paths
 }
 
 func readManifest(t *testing.T, path string) map[string]string {

@@ -8,27 +8,15 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-)
 
-// captureDir is the folder of real captures: AGP_CAPTURES, else ../shared/captures
-// beside the repository. Tests that need it are skipped where it is absent.
-func captureDir(t *testing.T) string {
-	t.Helper()
-	dir := os.Getenv("AGP_CAPTURES")
-	if dir == "" {
-		dir = filepath.Join("..", "..", "..", "shared", "captures")
-	}
-	if st, err := os.Stat(dir); err != nil || !st.IsDir() {
-		t.Skip("no captures; set AGP_CAPTURES to their folder")
-	}
-	return dir
-}
+	"github.com/agp-net/telegraf-agp/tests/testcap"
+)
 
 // oracles returns the captures that have an nDPI report, as path -> report,
 // and their paths in order. Of two equal names the one in the main folder stays.
 func oracles(t *testing.T) (map[string]string, []string) {
 	t.Helper()
-	dir := captureDir(t)
+	dir := testcap.Dir(t)
 	reports := map[string]string{}
 	var paths []string
 	seen := map[string]bool{}

@@ -3,13 +3,13 @@ package oracle
 import (
 	"bytes"
 	"fmt"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/agp-net/telegraf-agp/agp/packet"
+	"github.com/agp-net/telegraf-agp/tests/testcap"
 )
 
 // tsharkCaptures are those with the most retransmissions, disorder, closed
@@ -66,10 +66,8 @@ type tally struct{ segments, retransmits, disorder, closed, handshakes, replies,
 type loss struct{ retransmits, outOfOrder, zeroWindows [2]uint32 }
 
 func TestTshark(t *testing.T) {
-	dir := captureDir(t)
-	if _, err := exec.LookPath("tshark"); err != nil {
-		t.Skip("tshark is not installed")
-	}
+	testcap.Program(t, "tshark")
+	dir := testcap.Dir(t)
 	var total tally
 	for _, name := range tsharkCaptures {
 		t.Run(filepath.Base(name), func(t *testing.T) {

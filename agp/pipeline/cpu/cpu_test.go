@@ -13,11 +13,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/agp-net/telegraf-agp/agp/flow"
-	"github.com/agp-net/telegraf-agp/agp/internal/testcap"
 	"github.com/agp-net/telegraf-agp/agp/packet"
 	"github.com/agp-net/telegraf-agp/agp/source"
 	"github.com/agp-net/telegraf-agp/agp/source/pcap"
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
+	"github.com/agp-net/telegraf-agp/tests/testcap"
 )
 
 // frames is a source over frames in memory.

@@ -12,8 +12,8 @@ import (
 	"github.com/gopacket/gopacket/pcapgo"
 	"github.com/stretchr/testify/require"
 
-	"github.com/agp-net/telegraf-agp/agp/internal/testcap"
 	"github.com/agp-net/telegraf-agp/agp/source"
+	"github.com/agp-net/telegraf-agp/tests/testcap"
 )
 
 // rival reads a capture with gopacket.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
 	"github.com/agp-net/telegraf-agp/agp/telemetry/agppb"
+	"github.com/agp-net/telegraf-agp/tests/testcap"
 )
 
 func logEvent(text string) *agppb.Event {
@@ -167,9 +168,7 @@ func FuzzProtocol(f *testing.F) {
 }
 
 func TestGeneratedCodeIsUpToDate(t *testing.T) {
-	if _, err := exec.LookPath("protoc"); err != nil {
-		t.Skip("protoc is not installed")
-	}
+	testcap.Program(t, "protoc")
 	out := t.TempDir()
 	cmd := exec.Command("sh", "../agppb/generate.sh", out)
 	msg, err := cmd.CombinedOutput()

@@ -18,6 +18,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/agp-net/telegraf-agp/tests/testcap"
 )
 
 const patience = 30 * time.Second
@@ -34,14 +36,11 @@ type Server struct {
 	exited chan struct{}
 }
 
-// Start starts a server and stops it at the end of the test. It skips the test
-// if influxd is not installed.
+// Start starts a server and stops it at the end of the test. A test without
+// influxd is skipped, or fails where programs are required.
 func Start(t testing.TB) *Server {
 	t.Helper()
-	binary, err := exec.LookPath("influxd")
-	if err != nil {
-		t.Skip("influxd is not installed (Debian and Ubuntu: apt-get install influxdb; make deps does it)")
-	}
+	binary := testcap.Program(t, "influxd")
 	dir := t.TempDir()
 	http, rpc := freePort(t), freePort(t)
 	s := &Server{

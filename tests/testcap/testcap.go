@@ -1,19 +1,65 @@
-// Package testcap finds the real captures that tests check against. They are
-// not part of the repository: a test that needs them is skipped where they are
-// absent. The folder is named by AGP_CAPTURES; without it,
-// ../shared/captures beside the repository is tried.
+// Package testcap finds what tests need and the repository does not hold: real
+// captures and other programs. It keeps no state; its functions belong to the
+// test's goroutine.
+//
+// Captures: the folder is named by AGP_CAPTURES; without it, ../shared/captures
+// beside the repository is tried. A test that needs them is skipped where they
+// are absent.
+//
+// Programs: a test is skipped where one is missing, unless AGP_REQUIRE is set, as
+// "make test" does: there a missing program is a failure, because "make test" has
+// installed it.
 package testcap
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"sort"
+	"strings"
 	"testing"
 )
 
 // Env names the environment variable that holds the captures' folder.
 const Env = "AGP_CAPTURES"
+
+// RequireEnv names the environment variable that turns a missing program into a failure.
+const RequireEnv = "AGP_REQUIRE"
+
+// Missing ends a test that needs a program which is not there: it fails if
+// RequireEnv is set and is skipped otherwise.
+func Missing(t testing.TB, format string, args ...any) {
+	t.Helper()
+	if v := os.Getenv(RequireEnv); v != "" && v != "0" {
+		t.Fatalf(format+" ("+RequireEnv+" is set)", args...)
+	}
+	t.Skipf(format, args...)
+}
+
+// Program returns the path of an installed program; without it, see Missing.
+func Program(t testing.TB, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		Missing(t, "%s is not installed (make deps)", name)
+	}
+	return path
+}
+
+// Python returns an interpreter that has the modules: AGP_PYTHON, else python3;
+// without one, see Missing.
+func Python(t testing.TB, modules ...string) string {
+	t.Helper()
+	py := os.Getenv("AGP_PYTHON")
+	if py == "" {
+		py = "python3"
+	}
+	if out, err := exec.Command(py, "-c", "import "+strings.Join(modules, ", ")).CombinedOutput(); err != nil {
+		Missing(t, "%s has no %s (set AGP_PYTHON): %v %s", py, strings.Join(modules, ", "), err, out)
+	}
+	return py
+}
 
 // OracleSuffix follows a capture's name in the name of its oracle.
 const OracleSuffix = ".ndpi.out"
@@ -30,7 +76,7 @@ func Dir(t testing.TB) string {
 		if !ok {
 			t.Skip("no captures: the source folder is unknown; set " + Env)
 		}
-		root := filepath.Join(filepath.Dir(file), "..", "..", "..")
+		root := filepath.Join(filepath.Dir(file), "..", "..")
 		dir = filepath.Join(root, "..", "shared", "captures")
 	}
 	if st, err := os.Stat(dir); err != nil || !st.IsDir() {
