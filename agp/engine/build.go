@@ -93,6 +93,7 @@ type models struct {
 	// active is what a change of a file concerns: the registry in force and its
 	// pipeline. It is read by the registry's goroutine, which must not wait for mu.
 	active atomic.Pointer[active]
+	judges sync.Map // of metadata by name@version: every model that was ever in force
 
 	mu       sync.Mutex // serialises load, attach, swap and close
 	paths    []string
@@ -122,8 +123,9 @@ func (w *watched) close() error {
 	return w.Close()
 }
 
-// open makes a registry. Files that are refused are logged and left out; the
-// registry picks them up when they have been repaired.
+// open makes a registry. Files that are refused are logged and left out, and the
+// error names them; the registry picks them up when they have been repaired. Only
+// where files cannot be watched at all there is no registry.
 func (m *models) open(paths []string) (*watched, error) {
 	w := &watched{}
 	if len(paths) == 0 {
@@ -133,6 +135,7 @@ func (m *models) open(paths []string) (*watched, error) {
 		OnRefused: func(_ string, err error) { m.log(agppb.Log_ERROR, "model refused: %v", err) },
 		OnSwap: func(s *model.Set) {
 			if a := m.active.Load(); a != nil && a.registry == w {
+				m.remember(s)
 				a.pipeline.SwapModels(s)
 				m.log(agppb.Log_INFO, "model files changed, now %v", ids(s))
 			}
@@ -141,8 +144,8 @@ func (m *models) open(paths []string) (*watched, error) {
 	if r == nil {
 		return nil, err
 	}
-	w.Registry = r // refused files were told to OnRefused
-	return w, nil
+	w.Registry = r
+	return w, err
 }
 
 // load is the first step: the models that a new pipeline starts with.
@@ -150,7 +153,7 @@ func (m *models) load(paths []string) *model.Set {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	w, err := m.open(paths)
-	if err != nil {
+	if w == nil {
 		m.log(agppb.Log_ERROR, "models: %v", err)
 		w = &watched{}
 	}
@@ -169,6 +172,7 @@ func (m *models) attach(p pipeline.Pipeline) {
 // use puts w in force.
 func (m *models) use(w *watched) {
 	m.registry = w
+	m.remember(w.set())
 	m.active.Store(&active{w, m.pipeline})
 	m.pipeline.SwapModels(w.set()) // also what changed before active was set
 }
@@ -179,7 +183,9 @@ func (m *models) names() []string {
 	return ids(m.registry.set())
 }
 
-// swap makes the models in paths score; the same paths again are read again.
+// swap makes the models in paths score; the same paths again are read again. If
+// one file of another list is refused, the old list stays as a whole: left out, it
+// would take the model with it that it was to replace.
 func (m *models) swap(paths []string) ([]string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -189,6 +195,9 @@ func (m *models) swap(paths []string) ([]string, error) {
 	}
 	w, err := m.open(paths)
 	if err != nil {
+		if w != nil {
+			err = errors.Join(err, w.close())
+		}
 		return nil, err
 	}
 	old := m.registry
@@ -197,18 +206,18 @@ func (m *models) swap(paths []string) ([]string, error) {
 	return ids(w.set()), old.close()
 }
 
+// remember keeps the models of s for finding: the answers of a model outlive its
+// exchange in the flows that it has scored.
+func (m *models) remember(s *model.Set) {
+	for _, k := range s.Models() {
+		m.judges.Store(k.ID(), &k.Metadata)
+	}
+}
+
 // finding asks the model that gave an answer.
 func (m *models) finding(o *telemetry.Output) bool {
-	a := m.active.Load()
-	if a == nil {
-		return false
-	}
-	for _, k := range a.registry.set().Models() {
-		if k.Field == o.Field {
-			return k.Alert(o.Label)
-		}
-	}
-	return false
+	k, ok := m.judges.Load(o.Model)
+	return ok && k.(*model.Metadata).Alert(o.Label)
 }
 
 func (m *models) close() error {

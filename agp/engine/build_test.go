@@ -35,6 +35,12 @@ func (b pb) int(n protowire.Number, v int64) pb {
 // gives the same answer.
 func writeModel(t *testing.T, path, version, answer string) {
 	t.Helper()
+	writeBenign(t, path, version, answer, "benign")
+}
+
+// writeBenign is writeModel with the classes that are no finding.
+func writeBenign(t *testing.T, path, version, answer string, benign ...string) {
+	t.Helper()
 	classes := []string{"benign", "c2"}
 	inputs := int64(model.Histogram.Inputs())
 	tensor := func(name string, values []float32, dims ...int64) pb {
@@ -67,7 +73,7 @@ func writeModel(t *testing.T, path, version, answer string) {
 	m := pb{}.int(1, 8).bytes(7, graph).bytes(8, pb{}.int(2, 17))
 	for _, kv := range [][2]string{
 		{"agp.name", "test"}, {"agp.version", version}, {"agp.feature_set", model.Histogram.String()}, {"agp.field", "class"},
-		{"agp.classes", `["benign","c2"]`}, {"agp.benign", `["benign"]`}, {"agp.min_packets", "1"},
+		{"agp.classes", `["benign","c2"]`}, {"agp.benign", `["` + strings.Join(benign, `","`) + `"]`}, {"agp.min_packets", "1"},
 	} {
 		m = m.bytes(14, pb{}.str(1, kv[0]).str(2, kv[1]))
 	}
@@ -202,8 +208,12 @@ func TestModelsScoreAndAreExchangedByFileChangeAndByCommand(t *testing.T) {
 		b.Pipeline.Snapshot(&snap)
 		return strings.Join(snap.Engine.Models, " ")
 	}
-	require.True(t, b.Finding(&telemetry.Output{Field: "class", Label: "c2"}))
-	require.False(t, b.Finding(&telemetry.Output{Field: "class", Label: "benign"}), "the model says what is benign")
+	answer := func(model, label string) *telemetry.Output {
+		return &telemetry.Output{Field: "class", Label: label, Model: model}
+	}
+	require.True(t, b.Finding(answer("test@1", "c2")))
+	require.False(t, b.Finding(answer("test@1", "benign")), "the model says what is benign")
+	require.False(t, b.Finding(answer("test@2", "c2")), "no such model was ever in force")
 	require.False(t, b.Finding(&telemetry.Output{Field: "app", Label: "dns"}))
 
 	writeModel(t, path, "2", "benign")
@@ -233,7 +243,43 @@ func TestModelsScoreAndAreExchangedByFileChangeAndByCommand(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, got)
 	require.Empty(t, names())
-	require.False(t, b.Finding(&telemetry.Output{Field: "class", Label: "c2"}), "without a model nothing is a finding")
+	require.True(t, b.Finding(answer("test@3", "c2")), "flows keep the answers of a model that is gone")
+}
+
+func TestFindingAsksTheModelThatGaveTheAnswer(t *testing.T) {
+	dir := t.TempDir()
+	old, other := filepath.Join(dir, "a.onnx"), filepath.Join(dir, "b.onnx")
+	writeModel(t, old, "1", "c2")
+	writeBenign(t, other, "2", "c2", "benign", "c2") // for which c2 is harmless
+	c := conf(writeCapture(t, 1))
+	c.Models = []string{old}
+	b, _ := build(t, c, &sink{})
+	_, err := b.Swap([]string{other})
+	require.NoError(t, err)
+	require.True(t, b.Finding(&telemetry.Output{Field: "class", Label: "c2", Model: "test@1"}), "scored before the exchange")
+	require.False(t, b.Finding(&telemetry.Output{Field: "class", Label: "c2", Model: "test@2"}))
+}
+
+func TestSwapToAListWithARefusedFileKeepsAllOldModels(t *testing.T) {
+	dir := t.TempDir()
+	old, good, broken := filepath.Join(dir, "a.onnx"), filepath.Join(dir, "b.onnx"), filepath.Join(dir, "c.onnx")
+	writeModel(t, old, "1", "c2")
+	writeModel(t, good, "2", "benign")
+	require.NoError(t, os.WriteFile(broken, []byte("not a model"), 0o600))
+	c := conf(writeCapture(t, 1))
+	c.Models = []string{old}
+	b, l := build(t, c, &sink{})
+	for _, list := range [][]string{{broken}, {good, broken}, {filepath.Join(dir, "absent.onnx")}} {
+		_, err := b.Swap(list)
+		require.Error(t, err)
+		var snap telemetry.Snapshot
+		b.Pipeline.Snapshot(&snap)
+		require.Equal(t, []string{"test@1"}, snap.Engine.Models, "%v", list)
+	}
+	require.True(t, l.has("ERROR model refused"))
+	got, err := b.Swap([]string{good})
+	require.NoError(t, err)
+	require.Equal(t, []string{"test@2"}, got)
 }
 
 func TestModelThatIsRefusedAtTheStartLeavesTheEngineRunning(t *testing.T) {
@@ -249,6 +295,6 @@ func TestModelThatIsRefusedAtTheStartLeavesTheEngineRunning(t *testing.T) {
 	require.Len(t, s.records, 3)
 
 	writeModel(t, path, "1", "c2")
-	require.Eventually(t, func() bool { return b.Finding(&telemetry.Output{Field: "class", Label: "c2"}) }, 10*time.Second, 5*time.Millisecond,
+	require.Eventually(t, func() bool { return b.Finding(&telemetry.Output{Field: "class", Label: "c2", Model: "test@1"}) }, 10*time.Second, 5*time.Millisecond,
 		"it is picked up when it has been repaired")
 }

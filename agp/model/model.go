@@ -89,7 +89,7 @@ func (m *Model) Hash() uint64 { return m.hash }
 
 // Alert says whether an answer of this model is a finding: a class that is
 // neither benign nor unknown. Applications are never findings.
-func (m *Model) Alert(label string) bool {
+func (m *Metadata) Alert(label string) bool {
 	return m.Field == "class" && label != Unknown && !slices.Contains(m.Benign, label)
 }
 
