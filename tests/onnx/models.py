@@ -2,9 +2,10 @@
 """Writes one small ONNX model per operator, the CNNs the executor is judged by, random inputs and
 what ONNX Runtime answers to them.
 
-    models.py OUT [--n 10000] [--only NAME,...]
+    models.py OUT [--n 10000] [--only NAME,...] [--add FILE.onnx ...]
 
-For each model: NAME.onnx, NAME.in.f32 and NAME.out.f32 (n rows of little-endian float32).
+--add answers for finished models as well; their inputs are random flows of the feature set that has
+as many inputs (129 is head, else histograms). For each model: NAME.onnx, NAME.in.f32 and NAME.out.f32 (n rows of little-endian float32).
 Seeds are fixed, so that the same versions write the same bytes. Exit code 3: a package is missing.
 """
 import argparse
@@ -436,14 +437,19 @@ def cnn159():
     return cnn("cnn159", 159, 8, True)
 
 
+HEAD = 129  # inputs of the head feature set
+
+
+def heads(rng, n):
+    p = np.where(rng.random((n, 96)) < 0.3, -1, rng.integers(0, 256, (n, 96)))
+    l = np.where(rng.random((n, 16)) < 0.3, 0, rng.integers(-1500, 1500, (n, 16)))
+    return np.concatenate([p, l, rng.integers(0, 65, (n, 16)), rng.choice([6, 17, 1], (n, 1))], axis=1)
+
+
 @case
 def head():
     """Reads the head feature set as a payload classifier does: embedded bytes, signed lengths, delays."""
-    def inp(rng, n):
-        p = np.where(rng.random((n, 96)) < 0.3, -1, rng.integers(0, 256, (n, 96)))
-        l = np.where(rng.random((n, 16)) < 0.3, 0, rng.integers(-1500, 1500, (n, 16)))
-        return np.concatenate([p, l, rng.integers(0, 65, (n, 16)), rng.choice([6, 17, 1], (n, 1))], axis=1)
-    g = Graph("head", 129, inp=inp)
+    g = Graph("head", HEAD, inp=heads)
 
     def cut(a, b):
         return g.op("Slice", "x", g.ints(a), g.ints(b), g.ints(1))
@@ -466,30 +472,42 @@ def head():
     return g, y
 
 
+def answer(out, name, raw, x):
+    """Writes a model, its inputs and the answers to them."""
+    so = ort.SessionOptions()
+    so.intra_op_num_threads = 1
+    so.log_severity_level = 3
+    s = ort.InferenceSession(raw, so, providers=["CPUExecutionProvider"])
+    r = s.run(None, {s.get_inputs()[0].name: x})[0]
+    assert r.dtype == np.float32 and r.ndim == 2, (name, r.dtype, r.shape)
+    with open(os.path.join(out, name + ".onnx"), "wb") as f:
+        f.write(raw)
+    x.tofile(os.path.join(out, name + ".in.f32"))
+    r.tofile(os.path.join(out, name + ".out.f32"))
+
+
 def main():
     ap = argparse.ArgumentParser(description=__doc__)
     ap.add_argument("out")
     ap.add_argument("--n", type=int, default=10000)
     ap.add_argument("--only", default="")
     ap.add_argument("--skip", default="")
+    ap.add_argument("--add", nargs="*", default=[], metavar="FILE.onnx")
     args = ap.parse_args()
     os.makedirs(args.out, exist_ok=True)
     for name in args.only.split(",") if args.only else CASES:
         if name in args.skip.split(","):
             continue
         g, y = CASES[name]()
-        m = g.model(y)
-        raw = m.SerializeToString()
-        x = g.sample(np.random.default_rng(7), args.n).astype(np.float32)
-        so = ort.SessionOptions()
-        so.intra_op_num_threads = 1
-        so.log_severity_level = 3
-        r = ort.InferenceSession(raw, so, providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
-        assert r.dtype == np.float32 and r.ndim == 2, (name, r.dtype, r.shape)
-        with open(os.path.join(args.out, name + ".onnx"), "wb") as f:
-            f.write(raw)
-        x.tofile(os.path.join(args.out, name + ".in.f32"))
-        r.tofile(os.path.join(args.out, name + ".out.f32"))
+        raw = g.model(y).SerializeToString()
+        answer(args.out, name, raw, g.sample(np.random.default_rng(7), args.n).astype(np.float32))
+    for path in args.add:
+        with open(path, "rb") as f:
+            raw = f.read()
+        width = onnx.load_from_string(raw).graph.input[0].type.tensor_type.shape.dim[1].dim_value
+        sample = heads if width == HEAD else counts(width)
+        name = os.path.splitext(os.path.basename(path))[0]
+        answer(args.out, name, raw, sample(np.random.default_rng(7), args.n).astype(np.float32))
 
 
 if __name__ == "__main__":
