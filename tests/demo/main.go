@@ -14,7 +14,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -22,6 +21,7 @@ import (
 	"github.com/influxdata/telegraf"
 	"github.com/influxdata/telegraf/plugins/parsers/influx"
 
+	"github.com/agp-net/telegraf-agp/tests/demo/table"
 	"github.com/agp-net/telegraf-agp/tests/e2e/telegrafbin"
 	"github.com/agp-net/telegraf-agp/tests/traffic"
 )
@@ -77,7 +77,7 @@ func run(ctx context.Context, plugin, models, dir string) (missed bool, err erro
 		return false, err
 	}
 	printMetrics(os.Stdout, metrics)
-	return compare(os.Stdout, truth, metrics), nil
+	return table.Compare(os.Stdout, truth, metrics), nil
 }
 
 func writeCapture(path string) (traffic.Summary, error) {
@@ -151,7 +151,7 @@ func runTelegraf(ctx context.Context, path, config, output string, truth traffic
 			waiting = fmt.Errorf("not all packets were accounted for within %v", patience)
 		case <-tick.C:
 			metrics, err := read(output)
-			if err != nil || last(metrics, "agp_engine", "packets_recorded") < truth.Packets {
+			if err != nil || table.Last(metrics, "agp_engine", "packets_recorded") < truth.Packets {
 				continue
 			}
 			waiting = io.EOF
@@ -181,42 +181,4 @@ func read(path string) ([]telegraf.Metric, error) {
 		return nil, err
 	}
 	return p.Parse(b)
-}
-
-// series is a metric's measurement and tags in one string.
-func series(m telegraf.Metric) string {
-	var b strings.Builder
-	b.WriteString(m.Name())
-	for _, t := range m.TagList() {
-		b.WriteString("," + t.Key + "=" + t.Value)
-	}
-	return b.String()
-}
-
-// latest keeps the last point of every series of a measurement, in order of the series.
-func latest(metrics []telegraf.Metric, name string) []telegraf.Metric {
-	newest := map[string]telegraf.Metric{}
-	for _, m := range metrics {
-		if m.Name() == name {
-			newest[series(m)] = m
-		}
-	}
-	list := make([]telegraf.Metric, 0, len(newest))
-	for _, m := range newest {
-		list = append(list, m)
-	}
-	slices.SortFunc(list, func(a, b telegraf.Metric) int { return strings.Compare(series(a), series(b)) })
-	return list
-}
-
-// last is the sum of an integer field over the last points of all series.
-func last(metrics []telegraf.Metric, name, field string) (sum uint64) {
-	for _, m := range latest(metrics, name) {
-		if v, ok := m.GetField(field); ok {
-			if n, ok := v.(int64); ok {
-				sum += uint64(n)
-			}
-		}
-	}
-	return sum
 }

@@ -1,4 +1,4 @@
-package main
+package table
 
 import (
 	"bytes"
@@ -48,7 +48,7 @@ func TestCompare(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
-			missed := compare(&out, truth, parse(t, c.lines))
+			missed := Compare(&out, truth, parse(t, c.lines))
 			require.Equal(t, c.missed != "", missed, out.String())
 			for line := range strings.Lines(out.String()) {
 				require.Equal(t, c.missed != "" && strings.HasPrefix(line, c.missed+" "), strings.Contains(line, "MISSED"), line)
