@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/agp-net/telegraf-agp/agp/pipeline"
@@ -36,7 +37,7 @@ type Log func(level agppb.Log_Level, format string, args ...any)
 type Built struct {
 	Pipeline pipeline.Pipeline
 	Source   string   // what was opened, for people
-	Kind     string   // pipeline, for people: "cpu (avx2)"
+	Kind     string   // pipeline, for people: "cpu"
 	Models   []string // name@version
 	Queues   int
 	// Swap makes other models score; it returns their names. On an error the old ones stay.
@@ -55,8 +56,9 @@ type Builder func(conf *agppb.Configure, sink pipeline.Sink, log Log) (*Built, e
 type Options struct {
 	Version string
 	Build   Builder
-	// Gone is called once, from the reading goroutine, as soon as the plugin has
-	// closed the socket; the process should end at once. May be nil.
+	// Gone is called at most once, from the reading goroutine, as soon as the plugin
+	// has closed the socket; the process should end at once. A socket that is closed
+	// after an orderly end, by whichever side, is none of its business. May be nil.
 	Gone func()
 	Now  func() time.Time // default time.Now
 }
@@ -66,7 +68,8 @@ type server struct {
 	o        Options
 	conn     *wire.Conn
 	commands chan *agppb.Command
-	failed   chan error // of the reading goroutine
+	failed   chan error  // of the reading goroutine
+	over     atomic.Bool // an orderly end: nobody needs the socket any more
 	emitter  *emitter
 	built    *Built
 	started  time.Time
@@ -74,13 +77,18 @@ type server struct {
 }
 
 // Serve runs one engine over rw.
-func Serve(ctx context.Context, rw io.ReadWriter, o Options) error {
+func Serve(ctx context.Context, rw io.ReadWriter, o Options) (err error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
 	s := &server{o: o, conn: wire.NewConn(rw), commands: make(chan *agppb.Command), failed: make(chan error, 1), started: o.Now()}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	defer func() {
+		if !errors.Is(err, ErrPluginGone) {
+			s.over.Store(true)
+		}
+	}()
 	go s.read(ctx)
 
 	conf, err := s.open(ctx)
@@ -100,8 +108,9 @@ func (s *server) read(ctx context.Context) {
 			} else {
 				err = ErrPluginGone
 			}
+			expected := s.over.Load()
 			s.failed <- err
-			if s.o.Gone != nil {
+			if s.o.Gone != nil && !expected {
 				s.o.Gone()
 			}
 			return
@@ -319,6 +328,7 @@ func (s *server) finish(runErr error) error {
 	if err := s.report(); err != nil {
 		return ErrPluginGone
 	}
+	s.over.Store(true) // the plugin may close as soon as it has read what follows
 	sum := telemetry.Summarize(&s.snapshot, s.o.Now().Sub(s.started).Seconds())
 	if err := s.conn.Send(&agppb.Event{Event: &agppb.Event_Finished{Finished: &agppb.Finished{Summary: wire.SummaryToProto(&sum)}}}); err != nil {
 		return ErrPluginGone

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -329,6 +330,73 @@ func TestPluginGoneEndsTheEngineWhateverThePipelineDoes(t *testing.T) {
 	p.sock.Close()
 	require.ErrorIs(t, p.served(), ErrPluginGone)
 	require.Eventually(t, p.gone.Load, 10*time.Second, time.Millisecond)
+}
+
+// The end of the process must not turn its exit status into that of a lost plugin.
+func TestSocketClosedAfterAnOrderlyEndIsNotALostPlugin(t *testing.T) {
+	hello := &agppb.Command{Command: &agppb.Command_Hello{Hello: &agppb.Hello{Protocol: wire.Version, ProtocolMin: wire.VersionMin}}}
+	configure := &agppb.Command{Command: &agppb.Command_Configure{Configure: &agppb.Configure{Source: &agppb.Source{Kind: "pcap"}}}}
+	stop := &agppb.Command{Command: &agppb.Command_Stop{Stop: &agppb.Stop{}}}
+	for name, c := range map[string]struct {
+		run      func(context.Context, pipeline.Sink) error
+		finishes bool
+		end      func(conn *wire.Conn, cancel func())
+		closes   string
+		gone     bool
+		want     error
+	}{
+		"finished, engine closes": {run: emitting(1), finishes: true, closes: "engine"},
+		"finished, plugin closes": {run: emitting(1), finishes: true, closes: "plugin"},
+		"stopped":                 {run: waiting, end: func(c *wire.Conn, _ func()) { _ = c.Send(stop) }, closes: "engine"},
+		"cancelled":               {run: waiting, end: func(_ *wire.Conn, cancel func()) { cancel() }, closes: "engine", want: context.Canceled},
+		"lost":                    {run: waiting, closes: "plugin", gone: true, want: ErrPluginGone},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ours, theirs := net.Pipe()
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				gone := false
+				served := make(chan error, 1)
+				go func() {
+					err := Serve(ctx, theirs, Options{
+						Gone: func() { gone = true },
+						Build: func(_ *agppb.Configure, sink pipeline.Sink, _ Log) (*Built, error) {
+							return &Built{Pipeline: &steps{run: c.run, sink: sink}}, nil
+						},
+					})
+					if c.closes == "engine" {
+						theirs.Close()
+					}
+					served <- err
+				}()
+				conn := wire.NewConn(ours)
+				go func() {
+					_ = conn.Send(hello)
+					_ = conn.Send(configure)
+				}()
+				for ready := false; ; {
+					ev := new(agppb.Event)
+					if conn.Receive(ev) != nil || ev.GetFinished() != nil {
+						break
+					}
+					if ready = ready || ev.GetReady() != nil; ready && ev.GetSnapshot() != nil && !c.finishes {
+						if c.end == nil {
+							break
+						}
+						go c.end(conn, cancel)
+					}
+				}
+				if c.closes == "plugin" {
+					ours.Close()
+				}
+				require.ErrorIs(t, <-served, c.want)
+				synctest.Wait()
+				require.Equal(t, c.gone, gone)
+				ours.Close()
+			})
+		})
+	}
 }
 
 func TestDrainFlushesStopDoesNot(t *testing.T) {
