@@ -14,8 +14,8 @@ import (
 )
 
 // The numbered tests are the sixteen feature errors known from other flow meters;
-// numbers 14 to 16 (partitions, sketches, oracles) are tested where those parts meet:
-// agp/pipeline/cpu, agp/sketch and tests/oracle.
+// 14 (partitions), 15 (sketches) and 16 (other programs) are where those parts
+// meet: agp/pipeline/cpu, agp/sketch and tests/oracle.
 
 func TestFeature01CloseAfterBothFinsAndAck(t *testing.T) {
 	f := newFeed(Config{}, packet.ProtoTCP)
@@ -270,6 +270,18 @@ func TestFeature10NegativeTimeSteps(t *testing.T) {
 	}
 }
 
+func TestFeature11VLANTellsFlowsApartOnlyIfAsked(t *testing.T) {
+	for _, asked := range []bool{false, true} {
+		f := newFeed(Config{Key: KeyOptions{VLAN: asked}}, packet.ProtoUDP)
+		for vlan := range uint16(3) {
+			p := f.packet(ms, false, 10)
+			p.VLAN = vlan
+			f.add(p)
+		}
+		require.Len(t, f.flush(), map[bool]int{false: 1, true: 3}[asked])
+	}
+}
+
 func TestFeature11ProtocolsWithoutPorts(t *testing.T) {
 	f := newFeed(Config{}, 89) // OSPF
 	p := f.packet(0, false, 44)
@@ -342,13 +354,63 @@ func TestFeature13BinEdges(t *testing.T) {
 	require.Equal(t, telemetry.DelayBins-1, DelayBin(math.MaxInt64))
 	edges := make([]int64, telemetry.DelayBins)
 	for i := range edges {
-		edges[i] = DelayEdgeNs(i)
+		edges[i] = delayEdge[i]
 		if i > 0 {
 			require.Equal(t, i, DelayBin(edges[i]), "an edge belongs to its bin")
 			require.Equal(t, i-1, DelayBin(edges[i]-1))
 		}
 	}
 	require.True(t, sort.SliceIsSorted(edges, func(i, j int) bool { return edges[i] < edges[j] }))
+}
+
+// TestFeature12Reordering: the order of a flow's packets changes no count, sum, size bin or extreme.
+func TestFeature12Reordering(t *testing.T) {
+	build := func(order []int) telemetry.Record {
+		f := newFeed(Config{}, packet.ProtoUDP)
+		for _, i := range order {
+			f.add(f.packet(ms, i%3 == 0, uint32(i*30)))
+		}
+		return f.flush()[0]
+	}
+	order := make([]int, 60)
+	for i := range order {
+		order[i] = i
+	}
+	want := build(order)
+	rng := rand.New(rand.NewPCG(8, 8))
+	for range 5 {
+		rng.Shuffle(len(order)-2, func(i, j int) { order[i+2], order[j+2] = order[j+2], order[i+2] }) // the first packets name the initiator
+		got := build(order)
+		require.Equal(t, want.SizeHist, got.SizeHist)
+		for d := range want.Dir {
+			w, g := want.Dir[d], got.Dir[d]
+			require.Equal(t, []any{w.Packets, w.WireBytes, w.L3Bytes, w.PayloadBytes, w.WireLenMin, w.WireLenMax, w.WireLenMean, w.WireLenStd},
+				[]any{g.Packets, g.WireBytes, g.L3Bytes, g.PayloadBytes, g.WireLenMin, g.WireLenMax, g.WireLenMean, g.WireLenStd})
+		}
+	}
+}
+
+func TestTimesAtTheEndOfTheRange(t *testing.T) {
+	f := newFeed(Config{IdleNs: math.MaxInt64, ActiveNs: math.MaxInt64}, packet.ProtoUDP)
+	f.now = math.MaxInt64 - 10
+	f.add(f.packet(0, false, 10))
+	f.add(f.packet(5, false, 10))
+	require.Len(t, f.flush(), 1, "a timeout that does not fit the clock does not cut")
+}
+
+func TestCutContinuesAfterTheRecordBefore(t *testing.T) {
+	f := newFeed(Config{IdleNs: 10 * s, ActiveNs: 20 * s}, packet.ProtoUDP)
+	f.add(f.packet(0, false, 10))
+	for range 3 {
+		f.add(f.packet(6*s, false, 10))
+	}
+	f.r.t.Tick((f.now/TickNs + 4) * TickNs)
+	require.Len(t, f.r.records, 1)
+	f.add(f.packet(-1*s, false, 10)) // older than what was cut
+	r := f.flush()
+	require.Len(t, r, 2)
+	require.GreaterOrEqual(t, r[1].StartNs, r[0].EndNs)
+	require.EqualValues(t, 1, r[1].TimeSteps)
 }
 
 type names []string

@@ -68,7 +68,7 @@ func TestHasherDependsOnKeyLengthAndEveryBit(t *testing.T) {
 	}
 }
 
-func TestCountMinNeverUnderestimatesAndHoldsItsBound(t *testing.T) {
+func TestFeature15CountMinNeverUnderestimatesAndHoldsItsBound(t *testing.T) {
 	s := must(NewCountMin(4, 1024, testKey(1)))
 	truth := map[uint64]uint32{}
 	for _, k := range zipfKeys(rng(2), 200_000, 50_000) {
@@ -135,7 +135,7 @@ func trafficModel(flows, packets int, add func(flow uint64, bin int)) flowHist {
 	return truth
 }
 
-func TestFeatureSketchNeverUnderestimatesAndHoldsItsBound(t *testing.T) {
+func TestFeature15SketchNeverMissesNorUndercountsAndHoldsItsBound(t *testing.T) {
 	for name, s := range featureLayouts(1024) {
 		t.Run(name, func(t *testing.T) {
 			truth := trafficModel(5000, 300_000, s.Add)
@@ -161,7 +161,7 @@ func TestFeatureSketchNeverUnderestimatesAndHoldsItsBound(t *testing.T) {
 }
 
 // The published artefact hashes bin 0 alike in every row; here a flow's rows must be independent at bin 0 as at any other.
-func TestPublishedRowsAreIndependentAtLevelZero(t *testing.T) {
+func TestFeature15RowsAreIndependentAtLevelZero(t *testing.T) {
 	s := must(NewPublished(95, 1<<20, 1<<20, testKey(1)))
 	for _, bin := range []int{0, 1, 2, 94} {
 		same := map[string]int{}

@@ -216,7 +216,7 @@ func moments(v []float64) (low, mean, high, std float64) {
 	return low, mean, high, math.Sqrt(std)
 }
 
-func TestNDPIOracle(t *testing.T) {
+func TestFeature16AgreesWithNDPI(t *testing.T) {
 	reports, paths := oracles(t)
 	flows, statistics := 0, 0
 	for _, capture := range paths {
