@@ -337,6 +337,11 @@ func TestSocketClosedAfterAnOrderlyEndIsNotALostPlugin(t *testing.T) {
 	hello := &agppb.Command{Command: &agppb.Command_Hello{Hello: &agppb.Hello{Protocol: wire.Version, ProtocolMin: wire.VersionMin}}}
 	configure := &agppb.Command{Command: &agppb.Command_Configure{Configure: &agppb.Configure{Source: &agppb.Source{Kind: "pcap"}}}}
 	stop := &agppb.Command{Command: &agppb.Command_Stop{Stop: &agppb.Stop{}}}
+	lingering := func(ctx context.Context, _ pipeline.Sink) error {
+		<-ctx.Done()
+		time.Sleep(time.Second) // of the bubble's clock: Serve has returned by then
+		return ctx.Err()
+	}
 	for name, c := range map[string]struct {
 		run      func(context.Context, pipeline.Sink) error
 		finishes bool
@@ -348,7 +353,7 @@ func TestSocketClosedAfterAnOrderlyEndIsNotALostPlugin(t *testing.T) {
 		"finished, engine closes": {run: emitting(1), finishes: true, closes: "engine"},
 		"finished, plugin closes": {run: emitting(1), finishes: true, closes: "plugin"},
 		"stopped":                 {run: waiting, end: func(c *wire.Conn, _ func()) { _ = c.Send(stop) }, closes: "engine"},
-		"cancelled":               {run: waiting, end: func(_ *wire.Conn, cancel func()) { cancel() }, closes: "engine", want: context.Canceled},
+		"cancelled":               {run: lingering, end: func(_ *wire.Conn, cancel func()) { cancel() }, closes: "engine", want: context.Canceled},
 		"lost":                    {run: waiting, closes: "plugin", gone: true, want: ErrPluginGone},
 	} {
 		t.Run(name, func(t *testing.T) {
