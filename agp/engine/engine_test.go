@@ -399,6 +399,8 @@ func TestSocketClosedAfterAnOrderlyEndIsNotALostPlugin(t *testing.T) {
 				synctest.Wait()
 				require.Equal(t, c.gone, gone)
 				ours.Close()
+				cancel()
+				time.Sleep(2 * time.Second) // until the pipeline has ended, too
 			})
 		})
 	}
