@@ -58,6 +58,7 @@ type AGP struct {
 	converter *Converter
 
 	mu         sync.Mutex // guards what follows against Stop
+	classifies bool       // there are models
 	supervisor *supervise.Supervisor
 	acc        telegraf.Accumulator
 	snapshot   telemetry.Snapshot
@@ -103,6 +104,13 @@ func oneOf(key, value string, allowed ...string) error {
 	return bad(key, value, `"`+strings.Join(allowed, `", "`)+`"`)
 }
 
+// Limits of idle_timeout and active_timeout. Far beyond a day, the sum of a
+// packet's time and a timeout would leave the 64 bits.
+const (
+	minTimeout = time.Second
+	maxTimeout = 24 * time.Hour
+)
+
 // check validates everything that needs no look at the machine.
 func (a *AGP) check() error {
 	within := func(key string, v, low, high int) error {
@@ -111,9 +119,9 @@ func (a *AGP) check() error {
 		}
 		return nil
 	}
-	atLeast := func(key string, v config.Duration, low time.Duration) error {
-		if d := time.Duration(v); d < low {
-			return bad(key, d, low.String()+" or more")
+	timeout := func(key string, v config.Duration) error {
+		if d := time.Duration(v); d < minTimeout || d > maxTimeout {
+			return bad(key, d, minTimeout.String()+" to "+maxTimeout.String())
 		}
 		return nil
 	}
@@ -121,8 +129,8 @@ func (a *AGP) check() error {
 		oneOf("source", a.Source, "pcap"),
 		oneOf("pipeline", a.Pipeline, "cpu"),
 		within("queues", a.Queues, 0, 256),
-		atLeast("idle_timeout", a.IdleTimeout, time.Second),
-		atLeast("active_timeout", a.ActiveTimeout, time.Second),
+		timeout("idle_timeout", a.IdleTimeout),
+		timeout("active_timeout", a.ActiveTimeout),
 		within("max_flows", a.MaxFlows, 1024, 1<<26),
 		within("top_k", a.TopK, 1, 999),
 		within("series_limit", a.SeriesLimit, 1, 1_000_000),
@@ -166,6 +174,7 @@ func (a *AGP) Init() error {
 	if a.EngineCommand, err = engineCommand(a.EngineCommand); err != nil {
 		return err
 	}
+	a.classifies = len(models) > 0
 	a.conf = &agppb.Configure{
 		Interface:       a.Interface,
 		Source:          &agppb.Source{Kind: a.Source, Files: files, Speed: a.Speed},
@@ -258,8 +267,8 @@ func (a *AGP) modelFiles() ([]string, error) {
 }
 
 // modelDirs is where models that come with the program can be: beside it, where
-// the package puts them, or in the source tree it was built in.
-func modelDirs() []string {
+// the package puts them, or in the source tree it was built in. Tests have others.
+var modelDirs = func() []string {
 	dirs := []string{}
 	if self, err := os.Executable(); err == nil {
 		dir := filepath.Dir(self)
@@ -358,7 +367,11 @@ func (a *AGP) Stop() {
 	a.supervisor, a.acc = nil, nil
 }
 
-// Reload loads changed models; telegraf-agp calls it on SIGHUP.
+// ErrNoModels says that a reload found none where there were some before.
+var ErrNoModels = errors.New("no model files are left, the old models stay")
+
+// Reload loads changed models; telegraf-agp calls it on SIGHUP. Only models =
+// ["none"] switches scoring off, never files that have gone.
 func (a *AGP) Reload() error {
 	models, err := a.modelFiles()
 	if err != nil {
@@ -366,6 +379,10 @@ func (a *AGP) Reload() error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if len(models) == 0 && len(a.Models) == 0 && a.classifies {
+		return fmt.Errorf("%w: looked in %s", ErrNoModels, strings.Join(modelDirs(), ", "))
+	}
+	a.classifies = len(models) > 0
 	if a.supervisor == nil {
 		return nil
 	}

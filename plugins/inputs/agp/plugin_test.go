@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -89,8 +90,10 @@ func TestBadConfigurationNamesKeyValueAndAllowed(t *testing.T) {
 		`files[0] = "[", allowed: a file name or a pattern with *, ? and []`:    func(a *AGP) { a.Files = []string{"["} },
 		`speed = -1, allowed: 0 to 1000000`:                                     func(a *AGP) { a.Speed = -1 },
 		`queues = 257, allowed: 0 to 256`:                                       func(a *AGP) { a.Queues = 257 },
-		`idle_timeout = 10ms, allowed: 1s or more`:                              func(a *AGP) { a.IdleTimeout = config.Duration(10 * time.Millisecond) },
-		`active_timeout = -1s, allowed: 1s or more`:                             func(a *AGP) { a.ActiveTimeout = config.Duration(-time.Second) },
+		`idle_timeout = 10ms, allowed: 1s to 24h0m0s`:                           func(a *AGP) { a.IdleTimeout = config.Duration(10 * time.Millisecond) },
+		`idle_timeout = 2562047h47m16.854775807s, allowed: 1s to 24h0m0s`:       func(a *AGP) { a.IdleTimeout = math.MaxInt64 },
+		`active_timeout = -1s, allowed: 1s to 24h0m0s`:                          func(a *AGP) { a.ActiveTimeout = config.Duration(-time.Second) },
+		`active_timeout = 24h0m1s, allowed: 1s to 24h0m0s`:                      func(a *AGP) { a.ActiveTimeout = config.Duration(24*time.Hour + time.Second) },
 		`max_flows = 0, allowed: 1024 to 67108864`:                              func(a *AGP) { a.MaxFlows = 0 },
 		`decap = "ipip", allowed: "vxlan", "gre", "geneve", "gtpu"`:             func(a *AGP) { a.Decap = []string{"gre", "ipip"} },
 		`top_k = 1000, allowed: 1 to 999`:                                       func(a *AGP) { a.TopK = 1000 },
@@ -273,15 +276,45 @@ func TestEngineThatCannotStartDoesNotKeepTelegrafFromStarting(t *testing.T) {
 }
 
 func TestWithoutModelsOneWarning(t *testing.T) {
-	a := plugin(t)
-	log := &testutil.CaptureLogger{}
-	a.Log, a.Models = log, nil
-	require.NoError(t, a.Init())
-	if len(ShippedModels()) == 0 {
-		require.Len(t, log.Warnings(), 1)
-	} else {
-		require.Empty(t, log.Warnings())
+	dir := models(t)
+	warnings := func() int {
+		a := plugin(t)
+		log := &testutil.CaptureLogger{}
+		a.Log, a.Models = log, nil
+		require.NoError(t, a.Init())
+		return len(log.Warnings())
 	}
+	require.Equal(t, 1, warnings())
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "a.onnx"), nil, 0o600))
+	require.Zero(t, warnings())
+}
+
+// models puts the models that come with the program into a folder of the test.
+func models(t *testing.T) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	before := modelDirs
+	t.Cleanup(func() { modelDirs = before })
+	modelDirs = func() []string { return []string{dir} }
+	return dir
+}
+
+func TestReloadThatFindsNoShippedModelsKeepsTheOldOnes(t *testing.T) {
+	t.Setenv(engineEnv, "1")
+	shipped := filepath.Join(models(t), "a.onnx")
+	require.NoError(t, os.WriteFile(shipped, nil, 0o600))
+	a := plugin(t)
+	a.Models = nil
+	require.NoError(t, a.Init())
+	require.Equal(t, []string{shipped}, a.conf.GetModels())
+	var acc testutil.Accumulator
+	require.NoError(t, a.Start(&acc))
+	defer a.Stop()
+	require.NoError(t, a.Reload())
+	require.NoError(t, os.Remove(shipped))
+	require.ErrorIs(t, a.Reload(), ErrNoModels)
+	a.Models = []string{"none"}
+	require.NoError(t, a.Reload(), "switched off on purpose")
 }
 
 var _ telegraf.ServiceInput = (*AGP)(nil)
