@@ -40,9 +40,6 @@ func DelayBin(ns int64) int {
 	return b
 }
 
-// DelayEdgeNs returns the lower edge of a delay bin in ns.
-func DelayEdgeNs(bin int) int64 { return delayEdge[bin] }
-
 // SizeBin returns the histogram bin of an L3 length: 16 bytes per bin, the last saturates.
 func SizeBin(l3 uint32) int {
 	return int(min(l3/16, telemetry.SizeBins-1))

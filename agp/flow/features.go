@@ -58,7 +58,7 @@ func saturatingInc(v *uint32) {
 	}
 }
 
-// eachBin calls size and delay for every non-zero counter.
+// histograms adds the flow's counters to size and delay.
 func (t *Table) histograms(f *state, size *[telemetry.SizeBins]uint32, delay *[telemetry.DelayBins]uint32) {
 	switch f.tier {
 	case tierInline:
@@ -119,6 +119,12 @@ func (t *Table) Histograms(r Ref, size *[telemetry.SizeBins]uint32, delay *[tele
 func (t *Table) Packets(r Ref) uint64 {
 	f := t.flows.at(uint32(r))
 	return f.dir[0].packets + f.dir[1].packets
+}
+
+// Span returns the times of the record's first and last packet.
+func (t *Table) Span(r Ref) (startNs, endNs int64) {
+	f := t.flows.at(uint32(r))
+	return f.startNs, f.lastNs
 }
 
 // StartSeq returns the sequence number of the record's first packet.

@@ -1,6 +1,7 @@
 package flow
 
 import (
+	"math"
 	"slices"
 	"unsafe"
 
@@ -145,7 +146,6 @@ type state struct {
 	startNs        int64
 	bits           uint16
 	tier           uint8
-	trigger        uint8 // index of the next trigger
 	histRef        uint32
 	headRef        uint32
 	timeSteps      uint32
@@ -324,13 +324,22 @@ func (t *Table) unlink(ref uint32, h uint32) {
 // due when the clock is past the deadline, not at it.
 func (t *Table) deadline(f *state) (int64, telemetry.EndReason) {
 	if f.bits&bitClosed != 0 {
-		return f.lastNs + t.cfg.LingerNs, telemetry.EndTCP
+		return after(f.lastNs, t.cfg.LingerNs), telemetry.EndTCP
 	}
-	idle, active := f.lastNs+t.cfg.IdleNs, f.startNs+t.cfg.ActiveNs
+	idle, active := after(f.lastNs, t.cfg.IdleNs), after(f.startNs, t.cfg.ActiveNs)
 	if active < idle && f.bits&bitEmpty == 0 {
 		return active, telemetry.EndActive
 	}
 	return idle, telemetry.EndIdle
+}
+
+// after adds a duration to a time without wrapping: captures can claim times at
+// the end of the range, and configurations any timeout.
+func after(ns, d int64) int64 {
+	if sum := ns + d; sum >= ns {
+		return sum
+	}
+	return math.MaxInt64
 }
 
 // Add puts one packet into its flow; timeouts cut before it is added. It returns
@@ -362,10 +371,12 @@ func (t *Table) Add(p *Packet) (r Ref, delay int64) {
 	n := f.dir[0].packets + f.dir[1].packets + 1
 	if n == 1 {
 		f.bits &^= bitEmpty
-		f.startNs, f.lastNs, f.startSeq = ts, ts, p.Seq
-		if !opened {
+		start := ts
+		if !opened { // goes on after an active cut: not before the record that was cut
+			start = max(ts, f.lastNs)
 			t.unschedule(ref, f)
 		}
+		f.startNs, f.lastNs, f.startSeq = start, start, p.Seq
 		t.schedule(ref, f)
 	}
 	delay = t.update(ref, f, p, n == 1)

@@ -45,7 +45,10 @@ type Source interface {
 type Stats struct {
 	Frames  uint64            // frames delivered
 	Bytes   uint64            // captured bytes delivered
-	Dropped map[string]uint64 // frames or blocks the source could not deliver, by reason
-	Offset  int64             // bytes of input consumed, for progress
-	Size    int64             // bytes of input in all, 0 if unknown
+	Dropped map[string]uint64 // frames the source could not deliver, by reason
+	// Repaired counts frames that were delivered although what their record
+	// says of them cannot be, by reason.
+	Repaired map[string]uint64
+	Offset   int64 // bytes of input consumed, for progress
+	Size     int64 // bytes of input in all, 0 if unknown
 }

@@ -48,15 +48,16 @@ func TestSteadyStateAllocatesNothingPerPacket(t *testing.T) {
 	for i := range list {
 		list[i].TimestampNs = list[0].TimestampNs + int64(i)*1000
 	}
-	const batches = 400 // of 256 frames
+	models := shipped(t)
+	const batches = 800 // of 256 frames; enough to have touched all reused memory
 	measure := func(batches int) float64 {
 		return testing.AllocsPerRun(1, func() {
-			p, err := New(Config{Source: &loop{frames: frames{list: list}, left: batches}, Sink: null{}, Queues: 2, Sketch: SketchConfig{Feature: "blocked"}})
+			p, err := New(Config{Source: &loop{frames: frames{list: list}, left: batches}, Sink: null{}, Queues: 2, Models: models, Sketch: SketchConfig{Feature: "blocked"}})
 			require.NoError(t, err)
 			require.NoError(t, p.Run(context.Background()))
 		})
 	}
 	once, twice := measure(batches), measure(2*batches)
 	t.Logf("%.0f allocations for %d packets, %.0f for twice as many", once, batches*256, twice)
-	require.Less(t, (twice-once)/(batches*256), 0.002)
+	require.LessOrEqual(t, twice-once, 150.0, "pooled memory that is first touched late; one allocation in a thousand packets would be 205")
 }

@@ -1,18 +1,27 @@
 package cpu
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+	"github.com/gopacket/gopacket/pcapgo"
 	"github.com/stretchr/testify/require"
 
 	"github.com/agp-net/telegraf-agp/agp/flow"
+	"github.com/agp-net/telegraf-agp/agp/model"
 	"github.com/agp-net/telegraf-agp/agp/packet"
 	"github.com/agp-net/telegraf-agp/agp/source"
 	"github.com/agp-net/telegraf-agp/agp/source/pcap"
@@ -134,25 +143,64 @@ func frame(rng *rand.Rand) []byte {
 	return b
 }
 
+// shipped loads the models that come with the program.
+func shipped(t testing.TB) *model.Set {
+	var models []*model.Model
+	for _, name := range []string{"app", "class"} {
+		m, err := model.Load("../../../configs/models/" + name + ".onnx")
+		require.NoError(t, err)
+		models = append(models, m)
+	}
+	set, err := model.NewSet(models...)
+	require.NoError(t, err)
+	return set
+}
+
 // TestFeature14SameRecordsForAnyPartition: 1 or 16 queues, batch 1 or 32 give the
-// same records and alerts in the same order.
+// same records, scores and alerts in the same order.
 func TestFeature14SameRecordsForAnyPartition(t *testing.T) {
+	models := shipped(t)
 	for seed := range uint64(3) {
 		list := traffic(seed, 6000)
-		cfg := func(queues, batch int) Config {
-			return Config{Source: &frames{list: list}, Queues: queues, Batch: batch,
+		samePartitions(t, fmt.Sprintf("seed %d", seed), func(queues, batch int) Config {
+			return Config{Source: &frames{list: list}, Queues: queues, Batch: batch, Models: models,
 				Flow: flow.Config{IdleNs: 5e9, ActiveNs: 30e9, LingerNs: 2e9}}
+		})
+	}
+}
+
+func TestFeature14SameRecordsOfCaptures(t *testing.T) {
+	dir, models := testcap.Dir(t), shipped(t)
+	for _, name := range []string{"alexa-app.pcapng", "TCC_Faust_40_80.pcap", "bruteforce.pcap", "amp.dns.RRSIG.fragmented.pcap", "mining.pcapng"} {
+		samePartitions(t, name, func(queues, batch int) Config {
+			src, err := pcap.Open([]string{filepath.Join(dir, name)}, pcap.Options{})
+			require.NoError(t, err)
+			t.Cleanup(func() { src.Close() })
+			return Config{Source: src, Queues: queues, Batch: batch, Models: models}
+		})
+	}
+}
+
+func samePartitions(t *testing.T, what string, cfg func(queues, batch int) Config) {
+	want, s := run(t, cfg(1, 1))
+	require.NotEmpty(t, want.records)
+	require.NotZero(t, s.Engine.Inferences, what)
+	for _, q := range []int{1, 2, 3, 16} {
+		for _, b := range []int{32, 4096} {
+			got, s := run(t, cfg(q, b))
+			require.Zero(t, s.Missing())
+			sameLines(t, want.records, got.records, "%s, %d queues, batch %d", what, q, b)
+			sameLines(t, want.alerts, got.alerts, "%s, %d queues, batch %d", what, q, b)
 		}
-		want, _ := run(t, cfg(1, 1))
-		require.NotEmpty(t, want.records)
-		for _, q := range []int{1, 2, 3, 16} {
-			for _, b := range []int{1, 32, 4096} {
-				got, s := run(t, cfg(q, b))
-				require.Zero(t, s.Missing())
-				require.Equal(t, want.records, got.records, "%d queues, batch %d", q, b)
-				require.Equal(t, want.alerts, got.alerts, "%d queues, batch %d", q, b)
-			}
-		}
+	}
+}
+
+// sameLines is Equal with an answer that can be read.
+func sameLines(t *testing.T, want, got []string, what string, args ...any) {
+	t.Helper()
+	require.Len(t, got, len(want), append([]any{what}, args...)...)
+	for i := range want {
+		require.Equal(t, want[i], got[i], append([]any{what}, args...)...)
 	}
 }
 
@@ -190,6 +238,9 @@ func TestAccountingIdentityOnEveryCapture(t *testing.T) {
 		var s telemetry.Snapshot
 		p.Snapshot(&s)
 		frames := src.Stats().Frames
+		for _, n := range src.Stats().Dropped {
+			frames += n
+		}
 		require.NoError(t, src.Close())
 		if runErr != nil && !strings.Contains(path, "pgsql-5000") { // cut inside its last packet
 			t.Errorf("%s: %v", path, runErr)
@@ -268,4 +319,73 @@ func (q *quiet) Next(b *source.Batch) (int, error) {
 		return 0, nil
 	}
 	return q.frames.Next(b)
+}
+
+// TestWindowsShowTheLastWholeOne: with a window, top lists and sketches cover that
+// much capture time, not everything since the start.
+func TestWindowsShowTheLastWholeOne(t *testing.T) {
+	list := make([]source.Frame, 0, 400)
+	rng := rand.New(rand.NewPCG(3, 3))
+	for i := range 400 { // 40 s, 10 frames a second
+		f := source.Frame{Data: frame(rng), TimestampNs: 1_700_000_000_000_000_000 + int64(i)*100e6, LinkType: 1}
+		f.WireLen = uint32(len(f.Data))
+		list = append(list, f)
+	}
+	count := func(window int64) (n uint64, covered int64) {
+		_, s := run(t, Config{Source: &frames{list: list}, Queues: 2, Sketch: SketchConfig{WindowNs: window}})
+		for _, r := range s.Sketches {
+			if r.Name == "size" {
+				return r.Count, r.WindowNs
+			}
+		}
+		return 0, 0
+	}
+	all, covered := count(0)
+	require.Greater(t, all, uint64(300))
+	require.Zero(t, covered)
+	part, covered := count(10e9)
+	require.Less(t, part, all/3)
+	require.NotZero(t, part)
+	require.EqualValues(t, 10e9, covered)
+}
+
+// FuzzPipeline reads arbitrary bytes as a capture: the accounting identity holds,
+// every readable frame is in a record or counted, and nothing panics.
+func FuzzPipeline(f *testing.F) {
+	var b bytes.Buffer
+	w := pcapgo.NewWriterNanos(&b)
+	require.NoError(f, w.WriteFileHeader(262144, layers.LinkTypeEthernet))
+	for _, fr := range traffic(1, 60) {
+		require.NoError(f, w.WritePacket(gopacket.CaptureInfo{Timestamp: time.Unix(0, fr.TimestampNs), CaptureLength: len(fr.Data), Length: int(fr.WireLen)}, fr.Data))
+	}
+	f.Add(b.Bytes(), uint8(1))
+	f.Add(b.Bytes()[:len(b.Bytes())-7], uint8(0x12))
+	f.Add([]byte{}, uint8(0))
+	path := filepath.Join(f.TempDir(), "fuzz.pcap")
+	f.Fuzz(func(t *testing.T, data []byte, mode uint8) {
+		require.NoError(t, os.WriteFile(path, data, 0o600))
+		src, err := pcap.Open([]string{path}, pcap.Options{})
+		if err != nil {
+			return
+		}
+		defer src.Close()
+		l := &lines{}
+		p, err := New(Config{Source: src, Sink: l, Queues: 1 + int(mode&3), Batch: 1 + int(mode>>2),
+			Decap: packet.Decap{VXLAN: true, GRE: true, Geneve: true, GTPU: true}, Flow: flow.Config{MaxFlows: 1 + int(mode>>4)}})
+		require.NoError(t, err)
+		_ = p.Run(context.Background()) // what is unreadable is counted
+		var s telemetry.Snapshot
+		p.Snapshot(&s)
+		st := src.Stats()
+		seen := st.Frames
+		for _, n := range st.Dropped {
+			seen += n
+		}
+		require.Zero(t, s.Missing())
+		require.Equal(t, seen, s.Engine.PacketsSeen)
+		require.Equal(t, l.packets, s.Engine.PacketsRecorded)
+		for _, r := range l.records {
+			require.True(t, json.Valid([]byte(r)), r)
+		}
+	})
 }

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/agp-net/telegraf-agp/agp/detect"
+	"github.com/agp-net/telegraf-agp/agp/flow"
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
 )
 
@@ -68,7 +69,7 @@ func (e *events) reset() {
 
 func (e *events) record() (*telemetry.Record, int32) {
 	if e.nRecs == len(e.records) {
-		e.records = append(e.records, telemetry.Record{})
+		e.records = append(e.records, telemetry.Record{Outputs: make([]telemetry.Output, 0, flow.MaxOutputs)})
 	}
 	e.nRecs++
 	return &e.records[e.nRecs-1], int32(e.nRecs - 1)

@@ -41,6 +41,15 @@ type owed struct {
 	record int32 // in the worker's out, -1: the active flow
 	alert  int32 // in the worker's out, filled if the answer is a finding
 	mask   model.Mask
+	seen   evidence
+}
+
+// evidence is what an alert says of its flow: the state that was scored, not the
+// one when the batch has run.
+type evidence struct {
+	ends           flow.Endpoints
+	startNs, endNs int64
+	packets        uint64
 }
 
 func newScorer(w *worker) *scorer {
@@ -74,6 +83,12 @@ func (s *scorer) speaks(mask model.Mask, head *model.Head) model.Mask {
 
 var noHead model.Head
 
+func (s *scorer) evidence(r flow.Ref) evidence {
+	t := s.w.table
+	start, end := t.Span(r)
+	return evidence{t.Endpoints(r), start, end, t.Packets(r)}
+}
+
 // mature is called when an active flow reaches a trigger.
 func (s *scorer) mature(r flow.Ref) {
 	t := s.w.table
@@ -88,13 +103,16 @@ func (s *scorer) mature(r flow.Ref) {
 	var size [telemetry.SizeBins]uint32
 	var delay [telemetry.DelayBins]uint32
 	t.Histograms(r, &size, &delay)
-	s.add(mask, model.Features{Size: &size, Delay: &delay, Head: head}, owed{ref: r, start: t.StartSeq(r), record: -1})
+	s.add(mask, model.Features{Size: &size, Delay: &delay, Head: head}, owed{ref: r, start: t.StartSeq(r), record: -1, seen: s.evidence(r)})
 }
 
 // ended is called with the record of a flow that ends: what the flow is owed goes
 // to the record, which is scored again unless its last packet was a trigger.
-func (s *scorer) ended(r flow.Ref, rec *telemetry.Record, index int32) {
+func (s *scorer) ended(r flow.Ref, reason telemetry.EndReason, rec *telemetry.Record, index int32) {
 	t := s.w.table
+	if reason == telemetry.EndActive {
+		s.flush() // the flow may go on and then keeps what it is owed
+	}
 	scores := t.Outputs(r)
 	for i := range scores {
 		if a := &scores[i]; a.Answer != 0 {
@@ -119,7 +137,7 @@ func (s *scorer) ended(r flow.Ref, rec *telemetry.Record, index int32) {
 	if head == nil {
 		head = &noHead
 	}
-	s.add(mask, model.Features{Size: &rec.SizeHist, Delay: &rec.DelayHist, Head: head}, owed{start: start, record: index})
+	s.add(mask, model.Features{Size: &rec.SizeHist, Delay: &rec.DelayHist, Head: head}, owed{start: start, record: index, seen: s.evidence(r)})
 }
 
 // add queues one flow. Its alert has a place in the order of events now and
@@ -168,7 +186,7 @@ func (s *scorer) give(o *owed, m *model.Model, out telemetry.Output) {
 		rec := &s.w.out.records[o.record]
 		before = put(rec, out)
 		if m.Alert(out.Label) && before != out.Label {
-			s.alert(o, rec, m, out)
+			s.alert(o, m, out)
 		}
 		return
 	}
@@ -181,9 +199,7 @@ func (s *scorer) give(o *owed, m *model.Model, out telemetry.Output) {
 	}
 	score.Answer, score.Score = s.intern(out), out.Score
 	if m.Alert(out.Label) && before != out.Label {
-		var rec telemetry.Record
-		s.w.table.Record(o.ref, 0, &rec)
-		s.alert(o, &rec, m, out)
+		s.alert(o, m, out)
 	}
 }
 
@@ -239,12 +255,14 @@ func (s *scorer) intern(out telemetry.Output) uint16 {
 // alertClassified is the kind of alerts that models raise.
 const alertClassified = "classified"
 
-func (s *scorer) alert(o *owed, r *telemetry.Record, m *model.Model, out telemetry.Output) {
+func (s *scorer) alert(o *owed, m *model.Model, out telemetry.Output) {
+	e := &o.seen
+	v := e.ends.IPVersion
 	s.w.out.alerts[o.alert] = telemetry.Alert{
-		TimeNs: r.EndNs, Kind: alertClassified, Class: out.Label,
-		Src: telemetry.Addr(r.IPVersion, &r.Src).String(), Dst: telemetry.Addr(r.IPVersion, &r.Dst).String(),
-		SrcPort: r.SrcPort, DstPort: r.DstPort, Protocol: r.Protocol,
-		Count: r.Dir[0].Packets + r.Dir[1].Packets, Threshold: float64(m.Threshold), Score: float64(out.Score),
-		WindowNs: r.EndNs - r.StartNs, Model: out.Model,
+		TimeNs: e.endNs, Kind: alertClassified, Class: out.Label,
+		Src: telemetry.Addr(v, &e.ends.Src).String(), Dst: telemetry.Addr(v, &e.ends.Dst).String(),
+		SrcPort: e.ends.SrcPort, DstPort: e.ends.DstPort, Protocol: e.ends.Protocol,
+		Count: e.packets, Threshold: float64(m.Threshold), Score: float64(out.Score),
+		WindowNs: e.endNs - e.startNs, Model: out.Model,
 	}
 }

@@ -15,7 +15,7 @@ import (
 func (p *Pipeline) Snapshot(s *telemetry.Snapshot) {
 	s.Reset()
 	p.mu.Lock()
-	seen, faults := p.seen, p.sourceStats.Dropped
+	seen, src := p.seen, p.sourceStats
 	p.mu.Unlock()
 	s.TimeNs = seen.nowNs
 
@@ -37,7 +37,12 @@ func (p *Pipeline) Snapshot(s *telemetry.Snapshot) {
 	if seen.clockBacks > 0 {
 		e.Errors["clock_back"] = seen.clockBacks
 	}
-	maps.Copy(e.Errors, faults)
+	// A frame that the source knew of and could not deliver was seen and dropped.
+	for reason, n := range src.Dropped {
+		e.Drops[reason] += n
+		e.PacketsSeen += n
+	}
+	maps.Copy(e.Errors, src.Repaired)
 
 	all, err := newSummary(p.cfg.Key)
 	latency := sketch.NewQuantiles()

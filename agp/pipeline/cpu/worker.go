@@ -180,6 +180,6 @@ func (w *worker) Ended(r flow.Ref, reason telemetry.EndReason) {
 	rec, i := w.out.record()
 	w.table.Record(r, reason, rec)
 	rec.Queue, rec.Interface = uint16(w.id), w.p.cfg.Interface
-	w.scorer.ended(r, rec, i)
+	w.scorer.ended(r, reason, rec, i)
 	w.event(eventEnd, i)
 }

@@ -101,7 +101,7 @@ func (c *classic) next(r *Reader, fr *source.Frame) error {
 	}
 	fr.Data = b[c.hdr:n:n]
 	fr.TimestampNs = int64(sec)*second + int64(frac)*c.nsTick
-	fr.WireLen = max(wireLen, capLen)
+	fr.WireLen = r.wireLen(wireLen, capLen)
 	fr.LinkType = c.link
 	fr.Interface = c.iface
 	r.start = r.w.pos

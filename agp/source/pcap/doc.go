@@ -14,7 +14,7 @@
 // compressed one blocks until there is data or an Interrupt.
 //
 // Times are nanoseconds since the Unix epoch as the capture states them; what does
-// not fit an int64 is clamped and counted. Records without a time (pcapng's simple
+// not fit an int64 is clamped. Records without a time (pcapng's simple
 // packets) get that of the frame before. The injected clock serves only to keep
 // the capture's pace.
 //

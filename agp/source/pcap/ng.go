@@ -235,7 +235,7 @@ func (s *section) frame(r *Reader, typ uint32, body []byte, fr *source.Frame) bo
 		return false
 	}
 	fr.Data = data[:capLen:capLen]
-	fr.WireLen = max(wireLen, capLen)
+	fr.WireLen = r.wireLen(wireLen, capLen)
 	fr.LinkType = i.link
 	fr.Interface = i.index
 	fr.TimestampNs = s.lastNs

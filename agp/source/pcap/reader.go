@@ -68,6 +68,7 @@ type Reader struct {
 
 	frames, bytes uint64
 	dropped       [numReasons]uint64
+	badWireLen    uint64 // frames whose wire length was replaced by the captured one
 
 	paced    bool // the pace has a start
 	baseNs   int64
@@ -329,6 +330,9 @@ func (r *Reader) Stats() source.Stats {
 	if r.cur != nil {
 		s.Offset += r.consumed()
 	}
+	if r.badWireLen > 0 {
+		s.Repaired = map[string]uint64{"bad_wire_length": r.badWireLen}
+	}
 	for i, n := range r.dropped {
 		if n > 0 {
 			s.Dropped[reasonNames[i]] = n
@@ -382,4 +386,18 @@ func (c *systemClock) Wait(d time.Duration, wake <-chan struct{}) {
 	case <-wake:
 		c.timer.Stop()
 	}
+}
+
+// maxWire is the longest frame that a record can truly speak of: twice what the
+// largest offloads hand to a capture.
+const maxWire = 1 << 20
+
+// wireLen returns the frame's length on the wire. A record that claims more than
+// any frame has is believed only in what it holds.
+func (r *Reader) wireLen(claimed, captured uint32) uint32 {
+	if claimed > maxWire {
+		r.badWireLen++
+		return captured
+	}
+	return max(claimed, captured)
 }
