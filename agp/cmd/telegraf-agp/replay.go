@@ -47,11 +47,12 @@ func replayCommand() *cli.Command {
 			&cli.StringFlag{Name: "interface", Usage: "value of the interface tag; default: the file's name"},
 			&cli.DurationFlag{Name: "idle-timeout", Value: flow.DefaultIdleNs, Usage: "a flow without packets for longer ends"},
 			&cli.DurationFlag{Name: "active-timeout", Value: flow.DefaultActiveNs, Usage: "a record that spans more is cut"},
-			&cli.IntFlag{Name: "max-flows", Value: flow.DefaultMaxFlows, Usage: "active flows per queue; more evict the least valuable"},
+			&cli.IntFlag{Name: "max-flows", Value: flow.DefaultMaxFlows, Usage: "active flows over all queues; more evict the least valuable"},
 			&cli.StringSliceFlag{Name: "decap", Usage: "tunnels to open: vxlan, gre, geneve, gtpu"},
 			&cli.BoolFlag{Name: "key-vlan", Usage: "VLAN id is part of the flow key"},
 			&cli.BoolFlag{Name: "key-tunnel", Usage: "tunnel id is part of the flow key"},
 			&cli.IntFlag{Name: "top", Value: cpu.DefaultTopK, Usage: "entries per heavy-hitter list"},
+			&cli.DurationFlag{Name: "window", Usage: "capture time that top lists and sketches cover; 0: all of it"},
 			&cli.StringFlag{Name: "sketch-feature", Usage: "also keep per-flow histograms in fixed memory: published or blocked"},
 			&cli.BoolFlag{Name: "no-records", Usage: "leave flow records out of the output"},
 		},
@@ -89,11 +90,11 @@ func replay(c *cli.Context) error {
 		Source: src, SourceName: "pcap", Interface: name, Sink: sink,
 		Queues: c.Int("queues"), Batch: c.Int("batch"), Decap: decap,
 		Flow: flow.Config{
-			IdleNs: int64(c.Duration("idle-timeout")), ActiveNs: int64(c.Duration("active-timeout")), MaxFlows: c.Int("max-flows"),
+			IdleNs: int64(c.Duration("idle-timeout")), ActiveNs: int64(c.Duration("active-timeout")), MaxFlows: max(1, c.Int("max-flows")/max(1, c.Int("queues"))),
 			Key: flow.KeyOptions{VLAN: c.Bool("key-vlan"), Tunnel: c.Bool("key-tunnel")},
 		},
 		Models: models,
-		Sketch: cpu.SketchConfig{TopK: c.Int("top"), Feature: c.String("sketch-feature")},
+		Sketch: cpu.SketchConfig{TopK: c.Int("top"), Feature: c.String("sketch-feature"), WindowNs: int64(c.Duration("window"))},
 	})
 	if err != nil {
 		return err
@@ -101,7 +102,7 @@ func replay(c *cli.Context) error {
 
 	ctx, stop := signal.NotifyContext(c.Context, unix.SIGINT, unix.SIGTERM)
 	defer stop()
-	done := progress(ctx, p)
+	done := progress(ctx, p, src.Stats().Size)
 	start := time.Now()
 	runErr := p.Run(ctx)
 	seconds := time.Since(start).Seconds()
@@ -112,11 +113,46 @@ func replay(c *cli.Context) error {
 	if err := errors.Join(sink.finish(&snap, seconds), out.Flush()); err != nil {
 		return fmt.Errorf("replay: write output: %w", err)
 	}
-	if runErr != nil {
-		return cli.Exit(fmt.Sprintf("replay: %v", runErr), exitUnreadable)
+	if why := unread(ctx, runErr, &snap); why != "" {
+		return cli.Exit("replay: "+why, exitUnreadable)
 	}
 	return nil
 }
+
+// unread says why not all of the input was read, "" if it was.
+func unread(ctx context.Context, runErr error, s *telemetry.Snapshot) string {
+	if runErr != nil {
+		return runErr.Error()
+	}
+	if ctx.Err() != nil {
+		return "interrupted; what was read until then was processed"
+	}
+	var n uint64
+	var reasons []string
+	for reason, count := range s.Engine.Drops {
+		if !slices.Contains(parserDrops, reason) {
+			n += count
+			reasons = append(reasons, reason)
+		}
+	}
+	if n == 0 {
+		return ""
+	}
+	slices.Sort(reasons)
+	return fmt.Sprintf("%d frames could not be read (%s); the rest was processed", n, strings.Join(reasons, ", "))
+}
+
+// parserDrops are frames that were read and understood far enough to say why
+// they are in no flow; they do not make an input unreadable.
+var parserDrops = func() []string {
+	var names []string
+	for v := range packet.NumVerdicts {
+		if v := packet.Verdict(v); v != packet.UnknownLinkType {
+			names = append(names, v.String())
+		}
+	}
+	return names
+}()
 
 func baseName(path string) string {
 	if i := strings.LastIndexByte(path, '/'); i >= 0 {
@@ -145,7 +181,7 @@ func parseDecap(names []string) (d packet.Decap, err error) {
 }
 
 // progress draws a bar on standard error while a terminal is there to see it.
-func progress(ctx context.Context, p *cpu.Pipeline) (done func()) {
+func progress(ctx context.Context, p *cpu.Pipeline, size int64) (done func()) {
 	if !term.IsTerminal(int(os.Stderr.Fd())) {
 		return func() {}
 	}
@@ -153,7 +189,10 @@ func progress(ctx context.Context, p *cpu.Pipeline) (done func()) {
 	finished := make(chan struct{})
 	go func() {
 		defer close(finished)
-		bar := progressbar.DefaultBytes(p.Progress().Size, "replay")
+		if size <= 0 {
+			size = -1 // unknown: a spinner
+		}
+		bar := progressbar.DefaultBytes(size, "replay")
 		t := time.NewTicker(100 * time.Millisecond)
 		defer t.Stop()
 		for {
