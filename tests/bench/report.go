@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
 )
@@ -23,12 +26,19 @@ func (r *Row) Median() Sample { return Median(r.Runs) }
 
 func (r *Row) ok() bool { return r.Err == nil && len(r.Runs) > 0 }
 
-// Goal is a ratio that the project must reach.
+// Goal is a figure that the project must reach: at least Want, or at most.
 type Goal struct {
-	Text  string
-	Want  float64
-	Got   float64
-	Known bool
+	Text   string
+	Unit   string // what Want and Got count
+	Want   float64
+	AtMost bool
+	Got    float64
+	Known  bool
+}
+
+// Missed says that the figure was measured and is not good enough.
+func (g *Goal) Missed() bool {
+	return g.Known && (g.AtMost && g.Got > g.Want || !g.AtMost && g.Got < g.Want)
 }
 
 // best is the fastest row of the named tools.
@@ -52,10 +62,10 @@ const (
 	oursScored  = "telegraf-agp, both models"
 )
 
-// Goals compares our rows with the rivals'.
-func Goals(rows []Row) []Goal {
+// SpeedGoals compares our rows with the rivals'.
+func SpeedGoals(rows []Row) []Goal {
 	goal := func(text string, want float64, cpus int, ours string, rivals ...string) Goal {
-		g := Goal{Text: text, Want: want}
+		g := Goal{Text: text, Unit: "times as fast", Want: want}
 		a, okA := best(rows, cpus, ours)
 		b, okB := best(rows, cpus, rivals...)
 		if okA && okB {
@@ -75,6 +85,45 @@ func Goals(rows []Row) []Goal {
 		goal("both models, 2 CPUs, best flow meter", 0, 2, oursScored, meters...),
 	}
 }
+
+// MemoryGoals are what a million active flows may cost, with and without models.
+func MemoryGoals(rows []Row, idle map[string]Sample, flows int) []Goal {
+	var goals []Goal
+	for _, name := range []string{oursPlain, oursScored} {
+		each := Goal{Text: "one of a million active flows: " + name, Unit: "bytes", Want: 704, AtMost: true}
+		all := Goal{Text: "a million active flows, peak RSS: " + name, Unit: "MB", Want: 850, AtMost: true}
+		r, ok := best(rows, 2, name)
+		empty, measured := idle[name]
+		if ok && flows > 0 {
+			peak := r.Median().MaxRSS
+			all.Got, all.Known = float64(peak)/MB, true
+			if measured {
+				each.Got, each.Known = float64(peak-empty.MaxRSS)/float64(flows), true
+			}
+		}
+		goals = append(goals, each, all)
+	}
+	return goals
+}
+
+// ourRate finds our lines in what ort.py prints: kernels, batch, flows per second of CPU time.
+var ourRate = regexp.MustCompile(`(?m)^telegraf-agp (\w+) +\d+ +([0-9,]+) `)
+
+// ModelGoal is how many flows per second a core must score with the class model;
+// text is what ort.py printed of it. Plain Go does not count: the goal is for vector code.
+func ModelGoal(text string) Goal {
+	g := Goal{Text: "class model, one core, vector code", Unit: "flows/s", Want: 60_000}
+	for _, m := range ourRate.FindAllStringSubmatch(text, -1) {
+		rate, err := strconv.ParseFloat(strings.ReplaceAll(m[2], ",", ""), 64)
+		if err == nil && m[1] != "go" {
+			g.Got, g.Known = max(g.Got, rate), true
+		}
+	}
+	return g
+}
+
+// MB is the unit of memory in tables and goals.
+const MB = 1e6
 
 // SpeedTable prints rows with packets/s and ratios to our row on as many CPUs.
 func SpeedTable(rows []Row, packets int) string {
@@ -102,7 +151,7 @@ func SpeedTable(rows []Row, packets int) string {
 			flows = fmt.Sprint(r.Flows)
 		}
 		fmt.Fprintf(w, "%s\t%d\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%s\t%d\t%s\t%s\t\n", r.Tool.Name, r.CPUs, len(r.Runs),
-			m.Wall.Seconds(), low.Seconds(), high.Seconds(), m.CPU.Seconds(), float64(packets)/m.Wall.Seconds()/1e6, flows, m.MaxRSS>>20, wall, cpu)
+			m.Wall.Seconds(), low.Seconds(), high.Seconds(), m.CPU.Seconds(), float64(packets)/m.Wall.Seconds()/1e6, flows, m.MaxRSS/MB, wall, cpu)
 	}
 	w.Flush()
 	return b.String()
@@ -121,29 +170,35 @@ func MemoryTable(rows []Row, idle map[string]Sample, flows int) string {
 		}
 		m := r.Median()
 		empty := idle[r.Tool.Name]
-		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%.2f\t\n", r.Tool.Name, m.MaxRSS>>20, empty.MaxRSS>>20, (m.MaxRSS-empty.MaxRSS)/int64(flows), m.Wall.Seconds())
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%.2f\t\n", r.Tool.Name, m.MaxRSS/MB, empty.MaxRSS/MB, (m.MaxRSS-empty.MaxRSS)/int64(flows), m.Wall.Seconds())
 	}
 	w.Flush()
 	return b.String()
 }
 
-// GoalTable prints the ratios that must be reached and whether they were.
+// GoalTable prints the figures that must be reached and whether they were.
 func GoalTable(goals []Goal) string {
 	var b bytes.Buffer
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "times as fast as\twanted\tgot\t")
+	fmt.Fprintln(w, "goal\tunit\twanted\tgot\t")
 	for _, g := range goals {
 		got, wanted := "not measured", "-"
 		if g.Want > 0 {
-			wanted = fmt.Sprintf("%.0f", g.Want)
+			wanted = fmt.Sprintf(">= %.0f", g.Want)
+			if g.AtMost {
+				wanted = fmt.Sprintf("<= %.0f", g.Want)
+			}
 		}
 		if g.Known {
 			got = fmt.Sprintf("%.2f", g.Got)
-			if g.Got < g.Want {
+			if g.Got >= 100 {
+				got = fmt.Sprintf("%.0f", g.Got)
+			}
+			if g.Missed() {
 				got += "  MISSED"
 			}
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t\n", g.Text, wanted, got)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t\n", g.Text, g.Unit, wanted, got)
 	}
 	w.Flush()
 	return b.String()

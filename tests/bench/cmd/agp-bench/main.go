@@ -89,15 +89,19 @@ func run(ctx context.Context, o options) error {
 	out := io.MultiWriter(os.Stdout, &report)
 	fmt.Fprintf(out, "# Benchmark results\n\n%s\n\n", machine())
 	capture := filepath.Join(dir, "bench.pcap")
-	if err := speed(ctx, o, out, capture, contestants); err != nil {
+	goals, err := speed(ctx, o, out, capture, contestants)
+	if err != nil {
 		return err
 	}
+	var million memoryResult
 	if o.memory {
-		if err := memory(ctx, out, dir, contestants); err != nil {
+		if million, err = memory(ctx, out, dir, contestants); err != nil {
 			return err
 		}
 	}
-	models(ctx, o, out)
+	goals = append(goals, bench.MemoryGoals(million.rows, million.idle, active)...)
+	goals = append(goals, models(ctx, o, out))
+	fmt.Fprintf(out, "## Goals\n\nRatios are of wall clock, to the fastest of the named rivals in this run.\n\n```\n%s```\n\n", bench.GoalTable(goals))
 	if o.only == "" {
 		section(ctx, out, "Allocations", "Go benchmarks of the packet path.", "go", "test", "-run", "^$", "-bench", "Benchmark(Parse|Add)/^(tcp4|udp6|vxlan|1k|100k)$", "-benchmem",
 			"./agp/packet", "./agp/flow")
@@ -149,14 +153,14 @@ func warm(path string) error {
 	return err
 }
 
-func speed(ctx context.Context, o options, out io.Writer, capture string, contestants func(string) []bench.Tool) error {
+func speed(ctx context.Context, o options, out io.Writer, capture string, contestants func(string) []bench.Tool) ([]bench.Goal, error) {
 	if err := write(capture, traffic.Bench(seed, packets, flows)); err != nil {
-		return err
+		return nil, err
 	}
 	runtime.GC()
 	st, err := os.Stat(capture)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var rows []bench.Row
 	for _, cpus := range []int{2, 1} {
@@ -168,7 +172,7 @@ func speed(ctx context.Context, o options, out io.Writer, capture string, contes
 	}
 	for round := range o.runs {
 		if err := warm(capture); err != nil {
-			return err
+			return nil, err
 		}
 		for i := range rows {
 			if rows[i].Err != nil {
@@ -176,14 +180,13 @@ func speed(ctx context.Context, o options, out io.Writer, capture string, contes
 			}
 			s, err := one(ctx, &rows[i], rows[i].Tool)
 			if ctx.Err() != nil {
-				return ctx.Err()
+				return nil, ctx.Err()
 			}
 			fmt.Fprintf(os.Stderr, "round %d, %d CPUs, %s: %.2f s%s\n", round+1, rows[i].CPUs, rows[i].Tool.Name, s.Wall.Seconds(), failure(err))
 		}
 	}
 	fmt.Fprintf(out, "## Speed\n\n%d packets, %d flows, %d MB, page cache warm; programs take turns; CPUs: pinned with taskset to that many.\n\n```\n%s```\n\n",
 		packets, flows, st.Size()>>20, bench.SpeedTable(rows, packets))
-	fmt.Fprintf(out, "```\n%s```\n\n", bench.GoalTable(bench.Goals(rows)))
 	fmt.Fprint(out, "Commands:\n\n")
 	for i := range rows {
 		if rows[i].CPUs == 2 {
@@ -191,7 +194,7 @@ func speed(ctx context.Context, o options, out io.Writer, capture string, contes
 		}
 	}
 	fmt.Fprintln(out)
-	return nil
+	return bench.SpeedGoals(rows), nil
 }
 
 // one runs a contestant once and files the result under its row.
@@ -210,10 +213,16 @@ func one(ctx context.Context, r *bench.Row, t bench.Tool) (bench.Sample, error) 
 	return s, nil
 }
 
-func memory(ctx context.Context, out io.Writer, dir string, contestants func(string) []bench.Tool) error {
+// memoryResult is what each contestant took with a million flows, and with one.
+type memoryResult struct {
+	rows []bench.Row
+	idle map[string]bench.Sample
+}
+
+func memory(ctx context.Context, out io.Writer, dir string, contestants func(string) []bench.Tool) (memoryResult, error) {
 	capture, small := filepath.Join(dir, "million-flows.pcap"), filepath.Join(dir, "one-flow.pcap")
 	if err := errors.Join(write(capture, traffic.ManyFlows(seed, active)), write(small, traffic.ManyFlows(seed, 1))); err != nil {
-		return err
+		return memoryResult{}, err
 	}
 	runtime.GC()
 	idle := map[string]bench.Sample{}
@@ -230,24 +239,25 @@ func memory(ctx context.Context, out io.Writer, dir string, contestants func(str
 		r := bench.Row{Tool: t, CPUs: 2}
 		s, err := one(ctx, &r, t)
 		if ctx.Err() != nil {
-			return ctx.Err()
+			return memoryResult{}, ctx.Err()
 		}
-		fmt.Fprintf(os.Stderr, "memory, %s: %d MB%s\n", t.Name, s.MaxRSS>>20, failure(err))
+		fmt.Fprintf(os.Stderr, "memory, %s: %d MB%s\n", t.Name, s.MaxRSS/bench.MB, failure(err))
 		rows = append(rows, r)
 	}
 	fmt.Fprintf(out, "## Memory\n\n%d flows active at the same time, 4 packets each; bytes per flow is the difference to a capture with one flow.\n\n```\n%s```\n\n",
 		active, bench.MemoryTable(rows, idle, active))
-	return nil
+	return memoryResult{rows, idle}, nil
 }
 
-// models times the shipped models beside ONNX Runtime.
-func models(ctx context.Context, o options, out io.Writer) {
+// models times the shipped models beside ONNX Runtime; the goal is the class model's.
+func models(ctx context.Context, o options, out io.Writer) bench.Goal {
 	fmt.Fprint(out, "## Models\n\nOne thread; flows per second of CPU time.\n\n```\n")
 	defer fmt.Fprint(out, "```\n\n")
+	goal := bench.ModelGoal("")
 	files, err := filepath.Glob(filepath.Join(o.models, "*.onnx"))
 	if err != nil || len(files) == 0 {
 		fmt.Fprintln(out, "no models found")
-		return
+		return goal
 	}
 	for _, f := range files {
 		cmd := exec.CommandContext(ctx, o.python, "tests/bench/ort.py", f, "--binary", o.plugin)
@@ -258,7 +268,11 @@ func models(ctx context.Context, o options, out io.Writer) {
 			continue
 		}
 		fmt.Fprintf(out, "%s\n", text)
+		if filepath.Base(f) == "class.onnx" {
+			goal = bench.ModelGoal(string(text))
+		}
 	}
+	return goal
 }
 
 func failure(err error) string {
