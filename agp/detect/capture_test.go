@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/agp-net/telegraf-agp/agp/detect"
+	"github.com/agp-net/telegraf-agp/agp/options"
 	"github.com/agp-net/telegraf-agp/agp/pipeline/cpu"
 	"github.com/agp-net/telegraf-agp/agp/source/pcap"
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
@@ -106,9 +107,12 @@ func TestThresholdsHaveMargin(t *testing.T) {
 		"port_scan", "udp_port_scan", "host_scan", "brute_force", "beacon", "dns_tunnel", "icmp_tunnel", "covert_timing", "one_way_push"}
 	scaled := func(by float64) detect.Config {
 		m := map[string]float64{}
-		for _, n := range counts {
-			m[n] = by * detect.Default(n)
+		for _, t := range options.Thresholds() {
+			if slices.Contains(counts, t.Name) {
+				m[t.Name] = by * t.Default
+			}
 		}
+		require.Len(t, m, len(counts))
 		cfg, err := detect.ParseConfig(m)
 		require.NoError(t, err)
 		return cfg

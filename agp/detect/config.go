@@ -1,12 +1,9 @@
 package detect
 
 import (
-	"errors"
-	"fmt"
 	"math"
-	"slices"
-	"sort"
-	"strings"
+
+	"github.com/agp-net/telegraf-agp/agp/options"
 )
 
 // Kinds of alerts.
@@ -28,9 +25,6 @@ const (
 	CovertSize       = "covert_size"
 	OneWayPush       = "one_way_push"
 )
-
-// ErrConfig wraps every complaint about a configuration.
-var ErrConfig = errors.New("detection configuration")
 
 // Config holds the thresholds. A count threshold of 0 means the default, a
 // negative one switches the rule off. Config's zero value is the default.
@@ -72,87 +66,52 @@ type Config struct {
 	MaxAlertsPerMinute float64 // of capture time, all kinds together; 120
 }
 
-// setting names a field of Config as the configuration file does.
-type setting struct {
-	name     string
-	field    func(*Config) *float64
-	standard float64
-}
-
-var settings = []setting{
-	{"syn_flood", func(c *Config) *float64 { return &c.SYNFlood }, 150},
-	{"syn_ack_reflection", func(c *Config) *float64 { return &c.SYNACKReflection }, 150},
-	{"amplification", func(c *Config) *float64 { return &c.Amplification }, 100},
-	{"amplification_large", func(c *Config) *float64 { return &c.AmpLarge }, 25},
-	{"udp_flood", func(c *Config) *float64 { return &c.UDPFlood }, 5000},
-	{"icmp_flood", func(c *Config) *float64 { return &c.ICMPFlood }, 500},
-	{"request_flood", func(c *Config) *float64 { return &c.RequestFlood }, 150},
-	{"port_scan", func(c *Config) *float64 { return &c.PortScan }, 15},
-	{"udp_port_scan", func(c *Config) *float64 { return &c.UDPPortScan }, 120},
-	{"host_scan", func(c *Config) *float64 { return &c.HostScan }, 25},
-	{"stealth_scan", func(c *Config) *float64 { return &c.StealthScan }, 3},
-	{"brute_force", func(c *Config) *float64 { return &c.BruteForce }, 20},
-	{"beacon", func(c *Config) *float64 { return &c.Beacon }, 30},
-	{"beacon_spread", func(c *Config) *float64 { return &c.BeaconSpread }, 0.1},
-	{"dns_tunnel", func(c *Config) *float64 { return &c.DNSTunnel }, 40},
-	{"dns_tunnel_bytes", func(c *Config) *float64 { return &c.DNSTunnelBytes }, 130},
-	{"icmp_tunnel", func(c *Config) *float64 { return &c.ICMPTunnel }, 20},
-	{"icmp_tunnel_std", func(c *Config) *float64 { return &c.ICMPTunnelStd }, 16},
-	{"covert_timing", func(c *Config) *float64 { return &c.CovertTiming }, 200},
-	{"one_way_push", func(c *Config) *float64 { return &c.OneWayPush }, 50},
-	{"hold_down", func(c *Config) *float64 { return &c.HoldDown }, 300},
-	{"max_alerts_per_minute", func(c *Config) *float64 { return &c.MaxAlertsPerMinute }, 120},
+// fields are the places of the thresholds that package options names.
+var fields = map[string]func(*Config) *float64{
+	"syn_flood":             func(c *Config) *float64 { return &c.SYNFlood },
+	"syn_ack_reflection":    func(c *Config) *float64 { return &c.SYNACKReflection },
+	"amplification":         func(c *Config) *float64 { return &c.Amplification },
+	"amplification_large":   func(c *Config) *float64 { return &c.AmpLarge },
+	"udp_flood":             func(c *Config) *float64 { return &c.UDPFlood },
+	"icmp_flood":            func(c *Config) *float64 { return &c.ICMPFlood },
+	"request_flood":         func(c *Config) *float64 { return &c.RequestFlood },
+	"port_scan":             func(c *Config) *float64 { return &c.PortScan },
+	"udp_port_scan":         func(c *Config) *float64 { return &c.UDPPortScan },
+	"host_scan":             func(c *Config) *float64 { return &c.HostScan },
+	"stealth_scan":          func(c *Config) *float64 { return &c.StealthScan },
+	"brute_force":           func(c *Config) *float64 { return &c.BruteForce },
+	"beacon":                func(c *Config) *float64 { return &c.Beacon },
+	"beacon_spread":         func(c *Config) *float64 { return &c.BeaconSpread },
+	"dns_tunnel":            func(c *Config) *float64 { return &c.DNSTunnel },
+	"dns_tunnel_bytes":      func(c *Config) *float64 { return &c.DNSTunnelBytes },
+	"icmp_tunnel":           func(c *Config) *float64 { return &c.ICMPTunnel },
+	"icmp_tunnel_std":       func(c *Config) *float64 { return &c.ICMPTunnelStd },
+	"covert_timing":         func(c *Config) *float64 { return &c.CovertTiming },
+	"one_way_push":          func(c *Config) *float64 { return &c.OneWayPush },
+	"hold_down":             func(c *Config) *float64 { return &c.HoldDown },
+	"max_alerts_per_minute": func(c *Config) *float64 { return &c.MaxAlertsPerMinute },
 }
 
 // ParseConfig fills a Config from thresholds by name; an unknown name is an error that
 // lists the known ones.
 func ParseConfig(m map[string]float64) (Config, error) {
 	var c Config
-	names := make([]string, 0, len(m))
-	for n := range m {
-		names = append(names, n)
+	if err := options.CheckThresholds(m); err != nil {
+		return c, err
 	}
-	sort.Strings(names)
-	for _, n := range names {
-		i := slices.IndexFunc(settings, func(s setting) bool { return s.name == n })
-		if i < 0 {
-			return c, fmt.Errorf("%w: no threshold %q; known are %s", ErrConfig, n, strings.Join(Thresholds(), ", "))
-		}
-		v := m[n]
-		if math.IsNaN(v) || math.IsInf(v, 0) {
-			return c, fmt.Errorf("%w: %s = %v", ErrConfig, n, v)
-		}
-		*settings[i].field(&c) = v
+	for n, v := range m {
+		*fields[n](&c) = v
 	}
 	return c, nil
 }
 
-// Thresholds lists the names that ParseConfig knows.
-func Thresholds() []string {
-	out := make([]string, len(settings))
-	for i, s := range settings {
-		out[i] = s.name
-	}
-	return out
-}
-
-// Default returns the default of a threshold, 0 for a name that there is not.
-func Default(name string) float64 {
-	for _, s := range settings {
-		if s.name == name {
-			return s.standard
-		}
-	}
-	return 0
-}
-
 // withDefaults replaces zeros by the defaults and negative values by what nothing reaches.
 func (c Config) withDefaults() Config {
-	for _, s := range settings {
-		p := s.field(&c)
+	for _, t := range options.Thresholds() {
+		p := fields[t.Name](&c)
 		switch {
 		case *p == 0:
-			*p = s.standard
+			*p = t.Default
 		case *p < 0:
 			*p = math.Inf(1)
 		}

@@ -2,13 +2,16 @@ package detect
 
 import (
 	"encoding/binary"
+	"maps"
 	"math"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/agp-net/telegraf-agp/agp/options"
 	"github.com/agp-net/telegraf-agp/agp/packet"
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
 )
@@ -695,21 +698,23 @@ func TestSameEventsGiveTheSameAlerts(t *testing.T) {
 }
 
 func TestParseConfigKnowsEveryThresholdAndNamesUnknownOnes(t *testing.T) {
+	require.ElementsMatch(t, options.ThresholdNames(), slices.Collect(maps.Keys(fields)))
 	m := map[string]float64{}
-	for i, n := range Thresholds() {
+	for i, n := range options.ThresholdNames() {
 		m[n] = float64(i + 1)
 	}
 	c, err := ParseConfig(m)
 	require.NoError(t, err)
-	for i, s := range settings {
-		require.Equal(t, float64(i+1), *s.field(&c), s.name)
+	for i, n := range options.ThresholdNames() {
+		require.Equal(t, float64(i+1), *fields[n](&c), n)
 	}
+	require.Equal(t, len(fields), reflect.TypeFor[Config]().NumField()-1, "all but the key are thresholds, each of them once")
 	_, err = ParseConfig(map[string]float64{"sin_flood": 1})
-	require.ErrorIs(t, err, ErrConfig)
+	require.ErrorIs(t, err, options.ErrThreshold)
 	require.ErrorContains(t, err, "sin_flood")
 	require.ErrorContains(t, err, "syn_flood")
 	_, err = ParseConfig(map[string]float64{"beacon": math.NaN()})
-	require.ErrorIs(t, err, ErrConfig)
+	require.ErrorIs(t, err, options.ErrThreshold)
 	require.Equal(t, Config{}.withDefaults(), Config{}.withDefaults().withDefaults())
 }
 

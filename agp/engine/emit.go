@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agp-net/telegraf-agp/agp/options"
 	"github.com/agp-net/telegraf-agp/agp/pipeline"
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
 	"github.com/agp-net/telegraf-agp/agp/telemetry/agppb"
@@ -15,9 +16,6 @@ import (
 
 // ErrConfig wraps every complaint about a configuration.
 var ErrConfig = errors.New("engine configuration")
-
-// EmitModes are the values of Emit.flows: which records leave the engine.
-var EmitModes = []string{"none", "alerts", "sampled", "all"}
 
 // maxPending bounds the events of each kind that wait for the plugin.
 const maxPending = 8192
@@ -48,10 +46,10 @@ var _ pipeline.Sink = (*emitter)(nil)
 func newEmitter(conf *agppb.Emit, fileSource bool, now func() time.Time) (*emitter, error) {
 	mode := conf.GetFlows()
 	if mode == "" {
-		mode = "none"
+		mode = options.EmitNone
 	}
-	if !slices.Contains(EmitModes, mode) {
-		return nil, fmt.Errorf("%w: flows.emit = %q, allowed are %q", ErrConfig, mode, EmitModes)
+	if !slices.Contains(options.EmitModes(), mode) {
+		return nil, fmt.Errorf("%w: flows.emit = %q, allowed are %q", ErrConfig, mode, options.EmitModes())
 	}
 	rate := conf.GetMaxPerSecond()
 	if rate < 0 || rate != rate {
@@ -70,13 +68,13 @@ func newEmitter(conf *agppb.Emit, fileSource bool, now func() time.Time) (*emitt
 // Record implements pipeline.Sink.
 func (e *emitter) Record(r *telemetry.Record) {
 	switch e.mode {
-	case "none":
+	case options.EmitNone:
 		return
-	case "alerts":
+	case options.EmitAlerts:
 		if !e.suspicious(r) {
 			return
 		}
-	case "sampled":
+	case options.EmitSampled:
 		e.count++ // the pipeline calls from one goroutine at a time
 		if (e.count-1)%e.every != 0 {
 			return

@@ -17,7 +17,7 @@ import (
 	"github.com/influxdata/telegraf/config"
 	"github.com/influxdata/telegraf/plugins/inputs"
 
-	"github.com/agp-net/telegraf-agp/agp/detect"
+	"github.com/agp-net/telegraf-agp/agp/options"
 	"github.com/agp-net/telegraf-agp/agp/supervise"
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
 	"github.com/agp-net/telegraf-agp/agp/telemetry/agppb"
@@ -81,7 +81,7 @@ func New() *AGP {
 		Source: "pcap", Pipeline: "cpu",
 		IdleTimeout: config.Duration(time.Minute), ActiveTimeout: config.Duration(5 * time.Minute),
 		MaxFlows: 1 << 18, TopK: 10, SeriesLimit: DefaultSeriesLimit,
-		Flows: FlowsConfig{Emit: "none", SampleEvery: 100, MaxPerSecond: 1000},
+		Flows: FlowsConfig{Emit: options.EmitNone, SampleEvery: 100, MaxPerSecond: 1000},
 	}
 }
 
@@ -104,13 +104,6 @@ func oneOf(key, value string, allowed ...string) error {
 	return bad(key, value, `"`+strings.Join(allowed, `", "`)+`"`)
 }
 
-// Limits of idle_timeout and active_timeout. Far beyond a day, the sum of a
-// packet's time and a timeout would leave the 64 bits.
-const (
-	minTimeout = time.Second
-	maxTimeout = 24 * time.Hour
-)
-
 // check validates everything that needs no look at the machine.
 func (a *AGP) check() error {
 	within := func(key string, v, low, high int) error {
@@ -120,8 +113,8 @@ func (a *AGP) check() error {
 		return nil
 	}
 	timeout := func(key string, v config.Duration) error {
-		if d := time.Duration(v); d < minTimeout || d > maxTimeout {
-			return bad(key, d, minTimeout.String()+" to "+maxTimeout.String())
+		if d := time.Duration(v); d < options.MinTimeout || d > options.MaxTimeout {
+			return bad(key, d, options.MinTimeout.String()+" to "+options.MaxTimeout.String())
 		}
 		return nil
 	}
@@ -134,7 +127,7 @@ func (a *AGP) check() error {
 		within("max_flows", a.MaxFlows, 1024, 1<<26),
 		within("top_k", a.TopK, 1, 999),
 		within("series_limit", a.SeriesLimit, 1, 1_000_000),
-		oneOf("flows.emit", a.Flows.Emit, "none", "alerts", "sampled", "all"),
+		oneOf("flows.emit", a.Flows.Emit, options.EmitModes()...),
 		within("flows.sample_every", a.Flows.SampleEvery, 1, 1<<30),
 	}
 	if !(a.Speed >= 0 && a.Speed <= 1e6) { // written so that NaN fails too
@@ -144,12 +137,12 @@ func (a *AGP) check() error {
 		errs = append(errs, bad("flows.max_per_second", a.Flows.MaxPerSecond, "0 to 1000000000"))
 	}
 	for _, d := range a.Decap {
-		errs = append(errs, oneOf("decap", d, "vxlan", "gre", "geneve", "gtpu"))
+		errs = append(errs, oneOf("decap", d, options.Tunnels()...))
 	}
 	if len(a.Files) == 0 {
 		errs = append(errs, bad("files", a.Files, "at least one capture file"))
 	}
-	if _, err := detect.ParseConfig(a.Detect); err != nil {
+	if err := options.CheckThresholds(a.Detect); err != nil {
 		errs = append(errs, fmt.Errorf("%w: %w", ErrConfig, err))
 	}
 	return errors.Join(errs...)
@@ -184,8 +177,8 @@ func (a *AGP) Init() error {
 		ActiveTimeoutNs: int64(a.ActiveTimeout),
 		MaxFlows:        uint64(a.MaxFlows),
 		Decap: &agppb.Decap{
-			Vxlan: slices.Contains(a.Decap, "vxlan"), Gre: slices.Contains(a.Decap, "gre"),
-			Geneve: slices.Contains(a.Decap, "geneve"), Gtpu: slices.Contains(a.Decap, "gtpu"),
+			Vxlan: slices.Contains(a.Decap, options.VXLAN), Gre: slices.Contains(a.Decap, options.GRE),
+			Geneve: slices.Contains(a.Decap, options.Geneve), Gtpu: slices.Contains(a.Decap, options.GTPU),
 		},
 		KeyVlan:     a.KeyVLAN,
 		KeyTunnel:   a.KeyTunnel,

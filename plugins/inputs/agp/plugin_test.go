@@ -20,9 +20,9 @@ import (
 	"github.com/influxdata/telegraf/testutil"
 	"github.com/stretchr/testify/require"
 
-	"github.com/agp-net/telegraf-agp/agp/detect"
 	"github.com/agp-net/telegraf-agp/agp/engine"
 	"github.com/agp-net/telegraf-agp/agp/model"
+	"github.com/agp-net/telegraf-agp/agp/options"
 	"github.com/agp-net/telegraf-agp/agp/pipeline"
 	"github.com/agp-net/telegraf-agp/agp/supervise"
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
@@ -171,7 +171,7 @@ func TestSampleConfigStatesTheDefaultsAndEveryOption(t *testing.T) {
 	want.Decap = []string{}
 	want.EngineCommand = []string{"/usr/lib/telegraf-agp/telegraf-agp", "engine"}
 	want.Log = got.Log
-	require.ElementsMatch(t, detect.Thresholds(), slices.Collect(maps.Keys(got.Detect)), "every threshold is listed")
+	require.ElementsMatch(t, options.ThresholdNames(), slices.Collect(maps.Keys(got.Detect)), "every threshold is listed")
 	want.Detect = got.Detect
 	require.Equal(t, want, got)
 
