@@ -3,7 +3,7 @@ package runner
 import (
 	"fmt"
 	"io"
-	"log" //nolint:depguard // output of the standard logger is captured here
+	"log"
 	"strings"
 	"sync"
 	"sync/atomic"
