@@ -68,7 +68,13 @@ func writeCapture(t *testing.T, c *traffic.Capture) string {
 // agpKeys is a configuration that emits every record. Classification is off:
 // these tests count.
 func agpKeys(capture, more string) string {
-	return fmt.Sprintf("  files = [%q]\n  models = [\"none\"]\n%s  [inputs.agp.flows]\n    emit = \"all\"\n    max_per_second = 0.0\n", capture, more)
+	return modelKeys(capture, "  models = [\"none\"]\n"+more)
+}
+
+// modelKeys is the same with the models that come with the program, unless more
+// names others.
+func modelKeys(capture, more string) string {
+	return fmt.Sprintf("  files = [%q]\n%s  [inputs.agp.flows]\n    emit = \"all\"\n    max_per_second = 0.0\n", capture, more)
 }
 
 // agpSection is the execd section that runs the plugin's real binary.
@@ -111,8 +117,11 @@ func replay(t *testing.T, capture string) (s summary, kinds []string) {
 }
 
 const (
-	countFlows   = `SELECT count("packets_fwd") FROM "agp_flow"`
-	packetsFlows = `SELECT sum("packets_fwd") FROM "agp_flow"`
+	countFlows       = `SELECT count("packets_fwd") FROM "agp_flow"`
+	packetsFlows     = `SELECT sum("packets_fwd") FROM "agp_flow"`
+	packetsFlowsBack = `SELECT sum("packets_rev") FROM "agp_flow"`
+	// counters of all series together
+	packetsTraffic = `SELECT sum(p) FROM (SELECT last("packets") AS p FROM "agp_traffic" GROUP BY *)`
 )
 
 // Capture in, metrics in InfluxDB out: every record is a point, and the packets
@@ -126,11 +135,11 @@ func TestAGPFromCaptureToInflux(t *testing.T) {
 
 	p := startTelegraf(t, agentConfig(db.URL)+agpSection(t, agpKeys(capture, "")))
 	require.Equal(t, want.Records, db.WaitInt("e2e", countFlows, want.Records))
-	require.Equal(t, want.PacketsSeen, db.WaitInt("e2e", `SELECT sum(p) FROM (SELECT last("packets") AS p FROM "agp_traffic" GROUP BY *)`, want.PacketsSeen))
+	require.Equal(t, want.PacketsSeen, db.WaitInt("e2e", packetsTraffic, want.PacketsSeen))
 	p.stop()
 
 	require.Equal(t, want.Records, db.Int("e2e", countFlows))
-	require.Equal(t, want.PacketsSeen, db.Int("e2e", packetsFlows)+db.Int("e2e", `SELECT sum("packets_rev") FROM "agp_flow"`))
+	require.Equal(t, want.PacketsSeen, db.Int("e2e", packetsFlows)+db.Int("e2e", packetsFlowsBack))
 	require.Equal(t, want.PacketsSeen, db.Int("e2e", `SELECT last("packets_seen") FROM "agp_engine"`))
 	require.Equal(t, want.Alerts, db.Int("e2e", `SELECT count("time_ns") FROM "agp_alert"`))
 	require.Equal(t, kinds, tagValues(t, db, "agp_alert", "kind"))
@@ -170,7 +179,7 @@ func TestAGPSeriesStayBounded(t *testing.T) {
 	p.requireCleanLog()
 }
 
-// slowCapture lasts long enough at its own pace to be interrupted.
+// slowKeys make the capture last long enough to be interrupted.
 func slowKeys(t *testing.T) string {
 	t.Helper()
 	return agpKeys(writeCapture(t, traffic.Demo(2)), "  speed = 1.0\n")
@@ -178,35 +187,70 @@ func slowKeys(t *testing.T) string {
 
 const lastUp = `SELECT last("packets_seen") FROM "agp_engine"`
 
+// kill -9 of the engine: another one goes on where it was, no counter steps back,
+// and every packet is either in a record or counted as lost.
 func TestAGPKilledEngineIsStartedAgain(t *testing.T) {
 	db := influx.Start(t)
-	p := startTelegraf(t, agentConfig(db.URL)+agpSection(t, slowKeys(t)))
-	before := db.WaitInt("e2e", lastUp, 1)
+	p := startTelegraf(t, agentConfig(db.URL)+agpSection(t, agpKeys(writeCapture(t, traffic.Demo(2)), "  speed = 10.0\n")))
+	const active = `SELECT last("flows_active") FROM "agp_engine"`
+	db.WaitInt("e2e", countFlows, 50)
+	db.WaitInt("e2e", active, 10)
 	engine := engineOf(t, agpBinary(t))
 	require.NoError(t, syscall.Kill(engine, syscall.SIGKILL))
 	db.WaitInt("e2e", `SELECT last("restarts") FROM "agp_engine"`, 1)
-	require.GreaterOrEqual(t, db.WaitInt("e2e", lastUp, before), before)
+	// The first point of the second engine can only repeat the count of the dead one.
+	before := db.Int("e2e", `SELECT first("packets_seen") FROM "agp_engine" WHERE "restarts" = 1`)
+	require.Positive(t, before)
+	db.WaitInt("e2e", lastUp, before+500)
 	require.NotEqual(t, engine, engineOf(t, agpBinary(t)))
 	p.stop()
-	requireMonotonic(t, db, "agp_engine", "packets_seen")
 	requireNobodyLeft(t, agpBinary(t))
+
+	points := allPoints(t, db, "agp_engine")
+	last := points[len(points)-1]
+	require.Equal(t, field(last, "packets_seen"), field(last, "packets_recorded")+field(last, "packets_active")+field(last, "packets_lost")+field(last, "drops"))
+	require.Zero(t, field(last, "packets_active"))
+	require.Positive(t, field(last, "packets_lost"))
+	require.Positive(t, field(last, "flows_lost"))
+	require.EqualValues(t, 1, field(last, "restarts"))
+	require.GreaterOrEqual(t, field(last, "packets_seen"), before+500)
+	for _, name := range []string{"packets_seen", "packets_recorded", "packets_lost", "records", "drops"} {
+		requireMonotonic(t, db, "agp_engine", name)
+	}
+	for _, name := range []string{"flows", "packets", "bytes"} {
+		requireMonotonic(t, db, "agp_traffic", name)
+	}
+	require.Equal(t, field(last, "packets_recorded"), db.Int("e2e", packetsTraffic))
+
+	// Points and counters of the dead engine differ by what it did after its last
+	// report, that is within a second.
+	slack := int64(20)
+	for i := range points[1:] {
+		slack = max(slack, field(points[i+1], "records")-field(points[i], "records"))
+	}
+	require.Greater(t, field(last, "records"), int64(100))
+	require.InDelta(t, field(last, "records"), db.Int("e2e", countFlows), float64(slack))
+
 	bad := slices.DeleteFunc(slices.Collect(strings.Lines(p.log.String())), func(line string) bool {
 		return !strings.Contains(line, " E! ") && !strings.Contains(line, " W! [inputs") || stopLine.MatchString(line)
 	})
 	require.Len(t, bad, 1, "one clear line: %s", bad)
 }
 
+// requireMonotonic requires that a counter never steps back in any series.
 func requireMonotonic(t *testing.T, db *influx.Server, measurement, field string) {
 	t.Helper()
-	series, err := db.Query("e2e", fmt.Sprintf("SELECT %q FROM %q", field, measurement))
+	series, err := db.Query("e2e", fmt.Sprintf("SELECT %q FROM %q GROUP BY *", field, measurement))
 	require.NoError(t, err)
-	require.Len(t, series, 1)
-	last := int64(0)
-	for _, row := range series[0].Values {
-		n, err := row[1].(json.Number).Int64()
-		require.NoError(t, err)
-		require.GreaterOrEqual(t, n, last)
-		last = n
+	require.NotEmpty(t, series)
+	for _, s := range series {
+		last := int64(0)
+		for _, row := range s.Values {
+			n, err := row[1].(json.Number).Int64()
+			require.NoError(t, err)
+			require.GreaterOrEqual(t, n, last, "%s %s %v", measurement, field, s.Tags)
+			last = n
+		}
 	}
 }
 
@@ -258,7 +302,7 @@ func TestChecklist09_CompiledInGivesTheSamePoints(t *testing.T) {
 	require.Equal(t, want.Records, db.WaitInt("e2e", countFlows, want.Records))
 	p.stop()
 	require.Equal(t, want.Records, db.Int("e2e", countFlows))
-	require.Equal(t, want.PacketsSeen, db.Int("e2e", packetsFlows)+db.Int("e2e", `SELECT sum("packets_rev") FROM "agp_flow"`))
+	require.Equal(t, want.PacketsSeen, db.Int("e2e", packetsFlows)+db.Int("e2e", packetsFlowsBack))
 	require.Equal(t, want.Alerts, db.Int("e2e", `SELECT count("time_ns") FROM "agp_alert"`))
 	require.Equal(t, kinds, tagValues(t, db, "agp_alert", "kind"))
 	p.requireCleanLog()

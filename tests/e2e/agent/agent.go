@@ -1,6 +1,6 @@
 // Package agent is the rest of a telegraf that has plugins of other modules
 // compiled in: a main package needs this one and a blank import per plugin. It
-// brings the few outputs that the tests use.
+// brings the few outputs that the tests use. Goroutines and clocks are telegraf's.
 package agent
 
 import (

@@ -1,6 +1,6 @@
 // Command compiledin is a telegraf with this project's plugins linked in, the
 // alternative to running them under inputs.execd. Its only argument is a
-// telegraf.conf.
+// telegraf.conf. Goroutines and clocks are telegraf's.
 package main
 
 import (

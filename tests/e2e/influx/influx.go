@@ -1,5 +1,8 @@
 // Package influx runs a real InfluxDB 1.x server (Debian package influxdb) on
 // loopback for tests, with a data folder and ports of its own.
+//
+// A Server belongs to the test's goroutine; the goroutine that waits for the child
+// ends with it. Times in answers are ns since the Unix epoch; deadlines are wall clock.
 package influx
 
 import (

@@ -1,5 +1,6 @@
 // Package telegrafbin builds the stock telegraf of tests/telegraf once and keeps
-// it in the user's cache directory.
+// it in the user's cache directory. It may be called from several test processes
+// at once and reads no clock.
 package telegrafbin
 
 import (
