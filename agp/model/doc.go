@@ -18,7 +18,8 @@
 // waits for a file to come to rest before it reads it.
 //
 // Accuracy: outputs are within 1e-5 of ONNX Runtime's (of the value, where that is
-// above 1); the tests compare 10,000 random inputs per operator.
+// above 1); the tests compare 10,000 random inputs per operator and per
+// shipped model.
 //
 // Results: the output for a flow depends on that flow's inputs alone, bit for
 // bit, whatever else is in the batch. AVX2 and AVX-512 give the same bits;

@@ -2,6 +2,9 @@
 // capture whose content is known, lets a stock telegraf run the plugin on it and
 // prints the metrics and, beside each other, what was expected and what was found.
 // It exits with 1 if something expected was not found.
+//
+// It owns its scratch folder and the telegraf that it starts, from one goroutine.
+// Times in the capture are the generator's; only the deadline is wall clock.
 package main
 
 import (

@@ -1,5 +1,6 @@
 // Command telegraf-agp is the plugin, its engine and the tools around them in
-// one binary.
+// one binary. It owns the process: signals, exit codes, standard streams and the
+// choice of subcommand; goroutines and clocks belong to the packages that it starts.
 package main
 
 import (

@@ -1,5 +1,7 @@
 // Package modelcmd is the "model" subcommand of telegraf-agp: it looks at model
-// files without running an engine. It starts no goroutine.
+// files without running an engine. It owns nothing beyond a command and starts no
+// goroutine; "bench" ties its goroutine to a thread, whose CPU clock it reads beside
+// the wall clock. Rates are flows per second of either, as their names say.
 package modelcmd
 
 import (

@@ -3,6 +3,9 @@
 // once from telegraf's own shim, in turns on the same machine. A metric has 4 tags
 // and 8 fields. It exits with 1 if the runner reaches neither 150,000 per second
 // nor twice the shim.
+//
+// One goroutine starts one telegraf at a time, times it by the wall clock and owns
+// the folder of its configuration.
 package main
 
 import (

@@ -1,4 +1,5 @@
-// Command agp-traffic writes a synthetic capture.
+// Command agp-traffic writes a synthetic capture, from one goroutine. Times are the
+// generator's; it reads no clock.
 package main
 
 import (
