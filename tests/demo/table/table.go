@@ -1,5 +1,5 @@
 // Package table puts beside each other what a synthetic capture contains and
-// what the metrics say of it.
+// what the metrics say of it. It keeps no state and reads no clock.
 package table
 
 import (
