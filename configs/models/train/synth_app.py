@@ -121,7 +121,7 @@ class Gen:
 
     def quic(self):
         n = self.i(1200, 1350)
-        style = self.i(0, 9)
+        style = self.c(0, 1, 2, 3, 4, 5, 5, 5, 6, 6, 7, 7, 8, 9, 9)
         dcid, scid = self.raw(self.c(8, 8, 8, self.i(4, 20))), self.raw(self.c(0, 0, 8, self.i(0, 20)))
         if style <= 4:
             ver = self.c(b"\0\0\0\1", b"\0\0\0\1", b"\x6b\x33\x43\xcf", b"\xff\0\0" + bytes([self.i(22, 34)]), b"Q0" + str(self.i(46, 50)).encode(),
@@ -135,9 +135,10 @@ class Gen:
             b = bytes([k2 | self.i(0, 15)]) + ver + bytes([len(scid)]) + scid + bytes([len(dcid)]) + dcid + b"\0\x44" + self.raw(self.c(n, self.i(20, 1200)))
             a, b = a[:n], b[:n]
         elif style == 5:  # version negotiation with a reserved version
-            v = bytes([(self.i(0, 15) << 4) | 10]) * 4
+            v = self.c(bytes([(self.i(0, 15) << 4) | 10]) * 4, bytes((self.i(0, 15) << 4) | 10 for _ in range(4)))
             a = (bytes([0xc0 | self.i(0, 63)]) + v + bytes([len(dcid)]) + dcid + bytes([len(scid)]) + scid + b"\0\x44" + self.raw(n))[:n]
-            b = bytes([0x80 | self.i(0, 127)]) + b"\0\0\0\0" + bytes([len(scid)]) + scid + bytes([len(dcid)]) + dcid + b"\0\0\0\1\xff\0\0\x1d"
+            b = bytes([0x80 | self.i(0, 127)]) + b"\0\0\0\0" + bytes([len(scid)]) + scid + bytes([len(dcid)]) + dcid
+            b += b"".join(self.c(b"\0\0\0\1", b"\xff\0\0" + bytes([self.i(20, 34)]), b"Q0" + str(self.i(43, 50)).encode(), v) for _ in range(self.i(1, 8)))
         elif style in (6, 7):  # gQUIC with public header
             cid = self.raw(8)
             a = bytes([self.c(0x09, 0x0d, 0x0d)]) + cid + b"Q0" + str(self.i(24, 43)).encode() + b"\1" + self.raw(n)
