@@ -1,7 +1,10 @@
 package agp
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -11,11 +14,16 @@ import (
 	"time"
 
 	"github.com/influxdata/telegraf"
+	"github.com/influxdata/telegraf/plugins/inputs"
+	"github.com/influxdata/telegraf/plugins/parsers/influx"
 	"github.com/influxdata/telegraf/testutil"
 	"github.com/stretchr/testify/require"
 
+	"github.com/agp-net/telegraf-agp/agp/options"
+	"github.com/agp-net/telegraf-agp/agp/packet"
 	"github.com/agp-net/telegraf-agp/agp/supervise"
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
+	"github.com/agp-net/telegraf-agp/plugins/runner"
 )
 
 func fullSnapshot() *telemetry.Snapshot {
@@ -103,7 +111,9 @@ func TestNamesAndTypesOfAllMetricsAreFrozen(t *testing.T) {
 	require.Equal(t, string(want), shape(allMetrics()))
 }
 
-func TestReadmeListsEveryMeasurementTagAndFieldWithItsType(t *testing.T) {
+// documented fails unless the README lists every line of a shape.
+func documented(t *testing.T, shape string) {
+	t.Helper()
 	readme, err := os.ReadFile("README.md")
 	require.NoError(t, err)
 	sections := map[string]string{}
@@ -112,7 +122,7 @@ func TestReadmeListsEveryMeasurementTagAndFieldWithItsType(t *testing.T) {
 		sections["agp_"+strings.TrimSpace(name)] = body
 	}
 	types := map[string]string{"int64": "integer", "float64": "float", "bool": "boolean", "string": "string"}
-	for _, line := range strings.Split(strings.TrimSpace(shape(allMetrics())), "\n") {
+	for _, line := range strings.Split(strings.TrimSpace(shape), "\n") {
 		p := strings.Fields(line)
 		body, ok := sections[p[0]]
 		require.True(t, ok, p[0])
@@ -130,6 +140,89 @@ func TestReadmeListsEveryMeasurementTagAndFieldWithItsType(t *testing.T) {
 		} else {
 			require.Contains(t, body, "    - "+name+" ("+types[p[3]], line)
 		}
+	}
+}
+
+func TestReadmeListsEveryMeasurementTagAndFieldWithItsType(t *testing.T) {
+	documented(t, shape(allMetrics()))
+}
+
+// faulty is an input with one point that is dropped and one error.
+type faulty struct{}
+
+func (faulty) SampleConfig() string                  { return "" }
+func (faulty) Gather(acc telegraf.Accumulator) error { return nil }
+func (faulty) Stop()                                 {}
+func (faulty) Start(acc telegraf.Accumulator) error {
+	acc.AddFields("no_fields", nil, nil)
+	acc.AddError(errors.New("fault"))
+	return nil
+}
+
+// runnerMetrics are those that the runner adds to a plugin's.
+func runnerMetrics(t *testing.T) []telegraf.Metric {
+	t.Helper()
+	var out bytes.Buffer
+	require.Zero(t, runner.Run(t.Context(), runner.Options{
+		ConfigReader: strings.NewReader("[[inputs.agp]]\n  alias = \"east\"\n"),
+		Inputs:       map[string]inputs.Creator{"agp": func() telegraf.Input { return faulty{} }},
+		Stdin:        strings.NewReader(""), Stdout: &out, Stderr: io.Discard, Signals: make(chan os.Signal),
+	}))
+	return parse(t, out.String())
+}
+
+func parse(t *testing.T, lines string) []telegraf.Metric {
+	t.Helper()
+	p := &influx.Parser{}
+	require.NoError(t, p.Init())
+	metrics, err := p.Parse([]byte(lines))
+	require.NoError(t, err)
+	return metrics
+}
+
+func TestNamesAndTypesOfTheRunnersMetricsAreFrozenAndInTheReadme(t *testing.T) {
+	want, err := os.ReadFile("testdata/runner_shape.txt")
+	require.NoError(t, err)
+	got := shape(runnerMetrics(t))
+	require.Equal(t, string(want), got)
+	documented(t, got)
+}
+
+// The example is real output: nothing in it that the code could not print.
+func TestReadmeExampleHasOnlyWhatIsPrinted(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	_, example, ok := strings.Cut(string(readme), "## Example Output")
+	require.True(t, ok)
+	_, example, _ = strings.Cut(example, "```text\n")
+	example, _, ok = strings.Cut(example, "```")
+	require.True(t, ok)
+	metrics := parse(t, example)
+	known := shape(allMetrics()) + shape(runnerMetrics(t))
+	var reasons []string
+	for v := range packet.NumVerdicts {
+		reasons = append(reasons, packet.Verdict(v).String())
+	}
+	for _, line := range strings.Split(strings.TrimSpace(shape(metrics)), "\n") {
+		p := strings.Fields(line)
+		if strings.HasPrefix(p[2], "drops_") {
+			require.Contains(t, reasons, strings.TrimPrefix(p[2], "drops_"))
+			continue
+		}
+		require.Contains(t, known, line+"\n")
+	}
+	names := map[string]bool{}
+	for _, m := range metrics {
+		names[m.Name()] = true
+		if m.Name() == "agp_alert" {
+			threshold := m.Fields()["threshold"].(float64)
+			require.Contains(t, options.Thresholds(), options.Threshold{Name: m.Tags()["kind"], Default: threshold})
+			require.GreaterOrEqual(t, float64(m.Fields()["count"].(int64)), threshold)
+		}
+	}
+	for _, line := range strings.Split(known, "\n") {
+		name, _, _ := strings.Cut(line, " ")
+		require.True(t, name == "" || names[name], "no example of %s", name)
 	}
 }
 
