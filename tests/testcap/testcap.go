@@ -55,6 +55,7 @@ func Python(t testing.TB, modules ...string) string {
 	if py == "" {
 		py = "python3"
 	}
+	//nolint:gosec // the interpreter that the developer names
 	if out, err := exec.Command(py, "-c", "import "+strings.Join(modules, ", ")).CombinedOutput(); err != nil {
 		Missing(t, "%s has no %s (set AGP_PYTHON): %v %s", py, strings.Join(modules, ", "), err, out)
 	}
