@@ -1,10 +1,13 @@
-// Package engine is the child side of DESIGN §1: it takes its configuration from
-// the plugin over an inherited socket, runs one pipeline and reports. It holds
-// whatever the pipeline holds and ends when the plugin does.
+// Package engine is the child process of the plugin, which holds no packet itself:
+// it takes its configuration from the plugin over an inherited socket, runs one
+// pipeline and reports. It holds whatever the pipeline holds and ends when the
+// plugin does.
 //
-// Goroutines: Serve's caller sends every event; one goroutine reads commands,
-// one runs the pipeline, which calls the emitter. The emitter is the only thing
-// they share. Serve returns when the source has ended and everything was
+// Goroutines: Serve's caller sends snapshots, signs of life and answers to
+// commands; one goroutine reads commands, one sends records and alerts, one runs
+// the pipeline, which calls the emitter, and one per list of model files follows
+// changes of them. They share the emitter, which locks, and the connection, whose
+// Send may be called from all of them. Serve returns when the source has ended and everything was
 // reported, when told to stop, or when the plugin is gone; in the last two cases
 // it does not wait for the pipeline, because the process is about to end.
 //

@@ -6,7 +6,7 @@ import (
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
 )
 
-// The feature sets of DESIGN §6. A model's file names one of them; the flow
+// The feature sets. A model's file names one of them; the flow
 // table collects a set only while a loaded model needs it. A graph reads raw
 // values as float32: scaling, log and embedding are part of the graph.
 

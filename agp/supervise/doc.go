@@ -1,5 +1,5 @@
 // Package supervise owns one engine process: it starts it, speaks the protocol
-// of agppb with it, watches it, restarts it and stops it (DESIGN §1). The plugin
+// of agppb with it, watches it, restarts it and stops it. The plugin
 // process holds no device, so whatever happens to the engine stays here.
 //
 // Goroutines: Start launches one loop goroutine, bound to its OS thread for as

@@ -38,7 +38,9 @@ var (
 
 // Handler receives what the engine found, from one goroutine at a time. The
 // arguments are only valid during the call. A slow handler slows the engine's
-// telemetry down, never its packets.
+// telemetry down. With max_per_second = 0 it also slows the reading of files down,
+// because then none of their records may be lost; in all other cases the engine
+// suppresses and counts what there is no room for, and packets do not wait.
 type Handler interface {
 	Record(*telemetry.Record)
 	Alert(*telemetry.Alert)

@@ -1,6 +1,6 @@
 // Package telemetry owns the vocabulary of what the engine reports: flow
 // records, alerts, the periodic snapshot and the final summary, with their
-// public names (DESIGN §4 and §7).
+// public names.
 //
 // Visit is the only place that knows the names, the order and the presence
 // rules of a record; JSON lines, telegraf fields and the protobuf schema in

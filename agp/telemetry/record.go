@@ -46,9 +46,8 @@ type Half struct {
 	ZeroWindows  uint32
 }
 
-// Record is one finished flow. Presence rules (DESIGN §4: a reading that cannot
-// exist is left out) are applied by Visit, which is the only place that knows
-// the public names.
+// Record is one finished flow. The rule that a reading which cannot exist is left
+// out is applied by Visit, which is the only place that knows the public names.
 type Record struct {
 	IPVersion         uint8
 	Protocol          uint8

@@ -1,4 +1,4 @@
-// Protocol between the plugin process and the engine process (DESIGN §1), and
+// Protocol between the plugin process and the engine process that it starts, and
 // the public schema of flow records and alerts.
 //
 // Transport: one stream socket. Each message is preceded by its length as a
@@ -1006,7 +1006,7 @@ func (*Stop) Descriptor() ([]byte, []int) {
 type Ready struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Source        string                 `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`     // what was opened
-	Pipeline      string                 `protobuf:"bytes,2,opt,name=pipeline,proto3" json:"pipeline,omitempty"` // e.g. "cpu (avx2)"
+	Pipeline      string                 `protobuf:"bytes,2,opt,name=pipeline,proto3" json:"pipeline,omitempty"` // "cpu"
 	Models        []string               `protobuf:"bytes,3,rep,name=models,proto3" json:"models,omitempty"`     // name@version
 	Queues        uint32                 `protobuf:"varint,4,opt,name=queues,proto3" json:"queues,omitempty"`
 	unknownFields protoimpl.UnknownFields

@@ -1,5 +1,7 @@
 // Package agp is the telegraf service input "agp": it supervises one engine
-// process and turns what the engine reports into metrics (DESIGN §7).
+// process and turns what the engine reports into metrics. The rules of
+// these: what has many values is a field and what has few is a tag, readings that
+// do not exist are left out, counters never step back, and no field changes its type.
 //
 // Goroutines: telegraf calls Init, Start, Gather and Stop; records and alerts
 // arrive on the supervisor's reading goroutine. The Converter, which both use,
