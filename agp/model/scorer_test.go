@@ -1,7 +1,6 @@
 package model
 
 import (
-	"math"
 	"math/rand/v2"
 	"os"
 	"testing"
@@ -35,10 +34,6 @@ func TestSet(t *testing.T) {
 	require.Equal(t, Mask(0b11), set.Hit(8))
 	require.Equal(t, Mask(0b01), set.Hit(32))
 	require.Zero(t, set.Hit(5))
-	require.EqualValues(t, 4, set.Next(0))
-	require.EqualValues(t, 8, set.Next(4))
-	require.EqualValues(t, uint64(math.MaxUint64), set.Next(128))
-	require.EqualValues(t, 4, set.MinPackets())
 	require.Zero(t, set.End(3))
 	require.Equal(t, Mask(0b10), set.End(5))
 	require.Equal(t, Mask(0b11), set.End(1000))
@@ -49,8 +44,6 @@ func TestSet(t *testing.T) {
 	for _, none := range []*Set{nil, {}} {
 		require.False(t, none.Needs(HeadSet))
 		require.Zero(t, none.Hit(8)|none.End(8))
-		require.EqualValues(t, uint64(math.MaxUint64), none.Next(0))
-		require.EqualValues(t, uint64(math.MaxUint64), none.MinPackets())
 		require.Empty(t, none.Triggers())
 		require.Empty(t, none.Models())
 	}

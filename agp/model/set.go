@@ -2,7 +2,6 @@ package model
 
 import (
 	"fmt"
-	"math"
 	"slices"
 )
 
@@ -18,7 +17,6 @@ type Set struct {
 	triggers []uint64
 	masks    []Mask // beside triggers
 	needs    [featureSets]bool
-	min      uint64
 }
 
 // NewSet makes a set. Each record field may be filled by one model only.
@@ -26,7 +24,7 @@ func NewSet(models ...*Model) (*Set, error) {
 	if len(models) > MaxModels {
 		return nil, fmt.Errorf("%w: %d models, at most %d", ErrTooLarge, len(models), MaxModels)
 	}
-	s := &Set{models: slices.Clone(models), min: math.MaxUint64}
+	s := &Set{models: slices.Clone(models)}
 	fields := map[string]*Model{}
 	at := map[uint64]Mask{}
 	for i, m := range models {
@@ -35,7 +33,6 @@ func NewSet(models ...*Model) (*Set, error) {
 		}
 		fields[m.Field] = m
 		s.needs[m.Features] = true
-		s.min = min(s.min, m.MinPackets)
 		for _, t := range m.Triggers {
 			at[t] |= 1 << i
 		}
@@ -69,19 +66,6 @@ func (s *Set) Triggers() []uint64 {
 	return s.triggers
 }
 
-// Next returns the first trigger above the given packet count, or MaxUint64. A
-// flow that keeps it compares one number per packet.
-func (s *Set) Next(packets uint64) uint64 {
-	if s != nil {
-		for _, t := range s.triggers {
-			if t > packets {
-				return t
-			}
-		}
-	}
-	return math.MaxUint64
-}
-
 // Hit returns the models that score a flow when it reaches this packet count.
 func (s *Set) Hit(packets uint64) Mask {
 	if s != nil {
@@ -94,22 +78,12 @@ func (s *Set) Hit(packets uint64) Mask {
 	return 0
 }
 
-// MinPackets is the smallest packet count at which a flow that ends is scored, MaxUint64 without models.
-func (s *Set) MinPackets() uint64 {
-	if len(s.Models()) == 0 {
-		return math.MaxUint64
-	}
-	return s.min
-}
-
 // End returns the models that score a flow that ends with this packet count.
 func (s *Set) End(packets uint64) Mask {
 	var m Mask
-	if s != nil && packets >= s.min {
-		for i, mod := range s.models {
-			if packets >= mod.MinPackets {
-				m |= 1 << i
-			}
+	for i, mod := range s.Models() {
+		if packets >= mod.MinPackets {
+			m |= 1 << i
 		}
 	}
 	return m

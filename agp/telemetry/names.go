@@ -50,14 +50,9 @@ func Addr(ipVersion uint8, a *[16]byte) netip.Addr {
 	return netip.AddrFrom16(*a)
 }
 
-// outputNames returns the names under which a model's answer is published. Only
-// a field that no shipped model fills costs an allocation.
-func outputNames(field string) (score, model string) {
-	switch field {
-	case "app":
-		return "app_score", "app_model"
-	case "class":
-		return "class_score", "class_model"
-	}
-	return field + "_score", field + "_model"
+// outputNames are the names under which the answer of a model is published, by the
+// field that the model fills.
+var outputNames = map[string]struct{ score, model string }{
+	"app":   {"app_score", "app_model"},
+	"class": {"class_score", "class_model"},
 }

@@ -92,10 +92,13 @@ func Visit(r *Record, v Visitor) {
 	v.Uint("time_steps", uint64(r.TimeSteps))
 	for i := range r.Outputs {
 		o := &r.Outputs[i]
-		score, model := outputNames(o.Field)
+		n, ok := outputNames[o.Field]
+		if !ok {
+			continue // no model file may name another field
+		}
 		v.String(o.Field, o.Label)
-		float(v, score, roundScore(o.Score))
-		v.String(model, o.Model)
+		float(v, n.score, roundScore(o.Score))
+		v.String(n.model, o.Model)
 	}
 	v.Uint("queue", uint64(r.Queue))
 	if r.Interface != "" {

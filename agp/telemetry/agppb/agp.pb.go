@@ -1507,7 +1507,6 @@ type FlowRecord struct {
 	Class             string                 `protobuf:"bytes,73,opt,name=class,proto3" json:"class,omitempty"`
 	ClassScore        float32                `protobuf:"fixed32,74,opt,name=class_score,json=classScore,proto3" json:"class_score,omitempty"`
 	ClassModel        string                 `protobuf:"bytes,75,opt,name=class_model,json=classModel,proto3" json:"class_model,omitempty"`
-	Outputs           []*ModelOutput         `protobuf:"bytes,76,rep,name=outputs,proto3" json:"outputs,omitempty"` // of models that fill another field
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -1948,81 +1947,6 @@ func (x *FlowRecord) GetClassModel() string {
 	return ""
 }
 
-func (x *FlowRecord) GetOutputs() []*ModelOutput {
-	if x != nil {
-		return x.Outputs
-	}
-	return nil
-}
-
-type ModelOutput struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Field         string                 `protobuf:"bytes,1,opt,name=field,proto3" json:"field,omitempty"`
-	Label         string                 `protobuf:"bytes,2,opt,name=label,proto3" json:"label,omitempty"`
-	Score         float32                `protobuf:"fixed32,3,opt,name=score,proto3" json:"score,omitempty"`
-	Model         string                 `protobuf:"bytes,4,opt,name=model,proto3" json:"model,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ModelOutput) Reset() {
-	*x = ModelOutput{}
-	mi := &file_agp_proto_msgTypes[19]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ModelOutput) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ModelOutput) ProtoMessage() {}
-
-func (x *ModelOutput) ProtoReflect() protoreflect.Message {
-	mi := &file_agp_proto_msgTypes[19]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ModelOutput.ProtoReflect.Descriptor instead.
-func (*ModelOutput) Descriptor() ([]byte, []int) {
-	return file_agp_proto_rawDescGZIP(), []int{19}
-}
-
-func (x *ModelOutput) GetField() string {
-	if x != nil {
-		return x.Field
-	}
-	return ""
-}
-
-func (x *ModelOutput) GetLabel() string {
-	if x != nil {
-		return x.Label
-	}
-	return ""
-}
-
-func (x *ModelOutput) GetScore() float32 {
-	if x != nil {
-		return x.Score
-	}
-	return 0
-}
-
-func (x *ModelOutput) GetModel() string {
-	if x != nil {
-		return x.Model
-	}
-	return ""
-}
-
 type Alert struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	TimeNs        int64                  `protobuf:"varint,1,opt,name=time_ns,json=timeNs,proto3" json:"time_ns,omitempty"`
@@ -2045,7 +1969,7 @@ type Alert struct {
 
 func (x *Alert) Reset() {
 	*x = Alert{}
-	mi := &file_agp_proto_msgTypes[20]
+	mi := &file_agp_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2057,7 +1981,7 @@ func (x *Alert) String() string {
 func (*Alert) ProtoMessage() {}
 
 func (x *Alert) ProtoReflect() protoreflect.Message {
-	mi := &file_agp_proto_msgTypes[20]
+	mi := &file_agp_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2070,7 +1994,7 @@ func (x *Alert) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Alert.ProtoReflect.Descriptor instead.
 func (*Alert) Descriptor() ([]byte, []int) {
-	return file_agp_proto_rawDescGZIP(), []int{20}
+	return file_agp_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Alert) GetTimeNs() int64 {
@@ -2185,7 +2109,7 @@ type Snapshot struct {
 
 func (x *Snapshot) Reset() {
 	*x = Snapshot{}
-	mi := &file_agp_proto_msgTypes[21]
+	mi := &file_agp_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2197,7 +2121,7 @@ func (x *Snapshot) String() string {
 func (*Snapshot) ProtoMessage() {}
 
 func (x *Snapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_agp_proto_msgTypes[21]
+	mi := &file_agp_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2210,7 +2134,7 @@ func (x *Snapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
 func (*Snapshot) Descriptor() ([]byte, []int) {
-	return file_agp_proto_rawDescGZIP(), []int{21}
+	return file_agp_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Snapshot) GetTimeNs() int64 {
@@ -2278,7 +2202,7 @@ type TrafficRow struct {
 
 func (x *TrafficRow) Reset() {
 	*x = TrafficRow{}
-	mi := &file_agp_proto_msgTypes[22]
+	mi := &file_agp_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2290,7 +2214,7 @@ func (x *TrafficRow) String() string {
 func (*TrafficRow) ProtoMessage() {}
 
 func (x *TrafficRow) ProtoReflect() protoreflect.Message {
-	mi := &file_agp_proto_msgTypes[22]
+	mi := &file_agp_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2303,7 +2227,7 @@ func (x *TrafficRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrafficRow.ProtoReflect.Descriptor instead.
 func (*TrafficRow) Descriptor() ([]byte, []int) {
-	return file_agp_proto_rawDescGZIP(), []int{22}
+	return file_agp_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *TrafficRow) GetApp() string {
@@ -2428,7 +2352,7 @@ type TopRow struct {
 
 func (x *TopRow) Reset() {
 	*x = TopRow{}
-	mi := &file_agp_proto_msgTypes[23]
+	mi := &file_agp_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2440,7 +2364,7 @@ func (x *TopRow) String() string {
 func (*TopRow) ProtoMessage() {}
 
 func (x *TopRow) ProtoReflect() protoreflect.Message {
-	mi := &file_agp_proto_msgTypes[23]
+	mi := &file_agp_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2453,7 +2377,7 @@ func (x *TopRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopRow.ProtoReflect.Descriptor instead.
 func (*TopRow) Descriptor() ([]byte, []int) {
-	return file_agp_proto_rawDescGZIP(), []int{23}
+	return file_agp_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *TopRow) GetMetric() string {
@@ -2538,7 +2462,7 @@ type SketchRow struct {
 
 func (x *SketchRow) Reset() {
 	*x = SketchRow{}
-	mi := &file_agp_proto_msgTypes[24]
+	mi := &file_agp_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2550,7 +2474,7 @@ func (x *SketchRow) String() string {
 func (*SketchRow) ProtoMessage() {}
 
 func (x *SketchRow) ProtoReflect() protoreflect.Message {
-	mi := &file_agp_proto_msgTypes[24]
+	mi := &file_agp_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2563,7 +2487,7 @@ func (x *SketchRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SketchRow.ProtoReflect.Descriptor instead.
 func (*SketchRow) Descriptor() ([]byte, []int) {
-	return file_agp_proto_rawDescGZIP(), []int{24}
+	return file_agp_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *SketchRow) GetName() string {
@@ -2656,7 +2580,7 @@ type QueueRow struct {
 
 func (x *QueueRow) Reset() {
 	*x = QueueRow{}
-	mi := &file_agp_proto_msgTypes[25]
+	mi := &file_agp_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2668,7 +2592,7 @@ func (x *QueueRow) String() string {
 func (*QueueRow) ProtoMessage() {}
 
 func (x *QueueRow) ProtoReflect() protoreflect.Message {
-	mi := &file_agp_proto_msgTypes[25]
+	mi := &file_agp_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2681,7 +2605,7 @@ func (x *QueueRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueRow.ProtoReflect.Descriptor instead.
 func (*QueueRow) Descriptor() ([]byte, []int) {
-	return file_agp_proto_rawDescGZIP(), []int{25}
+	return file_agp_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *QueueRow) GetQueue() uint32 {
@@ -2751,7 +2675,7 @@ type EngineRow struct {
 
 func (x *EngineRow) Reset() {
 	*x = EngineRow{}
-	mi := &file_agp_proto_msgTypes[26]
+	mi := &file_agp_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2763,7 +2687,7 @@ func (x *EngineRow) String() string {
 func (*EngineRow) ProtoMessage() {}
 
 func (x *EngineRow) ProtoReflect() protoreflect.Message {
-	mi := &file_agp_proto_msgTypes[26]
+	mi := &file_agp_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2776,7 +2700,7 @@ func (x *EngineRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineRow.ProtoReflect.Descriptor instead.
 func (*EngineRow) Descriptor() ([]byte, []int) {
-	return file_agp_proto_rawDescGZIP(), []int{26}
+	return file_agp_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *EngineRow) GetSource() string {
@@ -3055,7 +2979,7 @@ const file_agp_proto_rawDesc = "" +
 	"\aRecords\x12,\n" +
 	"\arecords\x18\x01 \x03(\v2\x12.agp.v1.FlowRecordR\arecords\"/\n" +
 	"\x06Alerts\x12%\n" +
-	"\x06alerts\x18\x01 \x03(\v2\r.agp.v1.AlertR\x06alerts\"\x97\x11\n" +
+	"\x06alerts\x18\x01 \x03(\v2\r.agp.v1.AlertR\x06alerts\"\xe8\x10\n" +
 	"\n" +
 	"FlowRecord\x12\x1d\n" +
 	"\n" +
@@ -3126,15 +3050,9 @@ const file_agp_proto_rawDesc = "" +
 	"\vclass_score\x18J \x01(\x02R\n" +
 	"classScore\x12\x1f\n" +
 	"\vclass_model\x18K \x01(\tR\n" +
-	"classModel\x12-\n" +
-	"\aoutputs\x18L \x03(\v2\x13.agp.v1.ModelOutputR\aoutputsB\x11\n" +
+	"classModelB\x11\n" +
 	"\x0f_first_reply_nsB\x13\n" +
-	"\x11_tcp_handshake_ns\"e\n" +
-	"\vModelOutput\x12\x14\n" +
-	"\x05field\x18\x01 \x01(\tR\x05field\x12\x14\n" +
-	"\x05label\x18\x02 \x01(\tR\x05label\x12\x14\n" +
-	"\x05score\x18\x03 \x01(\x02R\x05score\x12\x14\n" +
-	"\x05model\x18\x04 \x01(\tR\x05model\"\xdb\x02\n" +
+	"\x11_tcp_handshake_ns\"\xdb\x02\n" +
 	"\x05Alert\x12\x17\n" +
 	"\atime_ns\x18\x01 \x01(\x03R\x06timeNs\x12\x1c\n" +
 	"\tinterface\x18\x02 \x01(\tR\tinterface\x12\x12\n" +
@@ -3272,43 +3190,42 @@ func file_agp_proto_rawDescGZIP() []byte {
 }
 
 var file_agp_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_agp_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_agp_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_agp_proto_goTypes = []any{
-	(EndReason)(0),      // 0: agp.v1.EndReason
-	(Log_Level)(0),      // 1: agp.v1.Log.Level
-	(*Command)(nil),     // 2: agp.v1.Command
-	(*Event)(nil),       // 3: agp.v1.Event
-	(*Hello)(nil),       // 4: agp.v1.Hello
-	(*Configure)(nil),   // 5: agp.v1.Configure
-	(*Source)(nil),      // 6: agp.v1.Source
-	(*Decap)(nil),       // 7: agp.v1.Decap
-	(*Emit)(nil),        // 8: agp.v1.Emit
-	(*SwapModels)(nil),  // 9: agp.v1.SwapModels
-	(*Drain)(nil),       // 10: agp.v1.Drain
-	(*Stop)(nil),        // 11: agp.v1.Stop
-	(*Ready)(nil),       // 12: agp.v1.Ready
-	(*Alive)(nil),       // 13: agp.v1.Alive
-	(*Log)(nil),         // 14: agp.v1.Log
-	(*Error)(nil),       // 15: agp.v1.Error
-	(*Finished)(nil),    // 16: agp.v1.Finished
-	(*Summary)(nil),     // 17: agp.v1.Summary
-	(*Records)(nil),     // 18: agp.v1.Records
-	(*Alerts)(nil),      // 19: agp.v1.Alerts
-	(*FlowRecord)(nil),  // 20: agp.v1.FlowRecord
-	(*ModelOutput)(nil), // 21: agp.v1.ModelOutput
-	(*Alert)(nil),       // 22: agp.v1.Alert
-	(*Snapshot)(nil),    // 23: agp.v1.Snapshot
-	(*TrafficRow)(nil),  // 24: agp.v1.TrafficRow
-	(*TopRow)(nil),      // 25: agp.v1.TopRow
-	(*SketchRow)(nil),   // 26: agp.v1.SketchRow
-	(*QueueRow)(nil),    // 27: agp.v1.QueueRow
-	(*EngineRow)(nil),   // 28: agp.v1.EngineRow
-	nil,                 // 29: agp.v1.Configure.DetectEntry
-	nil,                 // 30: agp.v1.Summary.DropsEntry
-	nil,                 // 31: agp.v1.Summary.ErrorsEntry
-	nil,                 // 32: agp.v1.QueueRow.DropsEntry
-	nil,                 // 33: agp.v1.EngineRow.DropsEntry
-	nil,                 // 34: agp.v1.EngineRow.ErrorsEntry
+	(EndReason)(0),     // 0: agp.v1.EndReason
+	(Log_Level)(0),     // 1: agp.v1.Log.Level
+	(*Command)(nil),    // 2: agp.v1.Command
+	(*Event)(nil),      // 3: agp.v1.Event
+	(*Hello)(nil),      // 4: agp.v1.Hello
+	(*Configure)(nil),  // 5: agp.v1.Configure
+	(*Source)(nil),     // 6: agp.v1.Source
+	(*Decap)(nil),      // 7: agp.v1.Decap
+	(*Emit)(nil),       // 8: agp.v1.Emit
+	(*SwapModels)(nil), // 9: agp.v1.SwapModels
+	(*Drain)(nil),      // 10: agp.v1.Drain
+	(*Stop)(nil),       // 11: agp.v1.Stop
+	(*Ready)(nil),      // 12: agp.v1.Ready
+	(*Alive)(nil),      // 13: agp.v1.Alive
+	(*Log)(nil),        // 14: agp.v1.Log
+	(*Error)(nil),      // 15: agp.v1.Error
+	(*Finished)(nil),   // 16: agp.v1.Finished
+	(*Summary)(nil),    // 17: agp.v1.Summary
+	(*Records)(nil),    // 18: agp.v1.Records
+	(*Alerts)(nil),     // 19: agp.v1.Alerts
+	(*FlowRecord)(nil), // 20: agp.v1.FlowRecord
+	(*Alert)(nil),      // 21: agp.v1.Alert
+	(*Snapshot)(nil),   // 22: agp.v1.Snapshot
+	(*TrafficRow)(nil), // 23: agp.v1.TrafficRow
+	(*TopRow)(nil),     // 24: agp.v1.TopRow
+	(*SketchRow)(nil),  // 25: agp.v1.SketchRow
+	(*QueueRow)(nil),   // 26: agp.v1.QueueRow
+	(*EngineRow)(nil),  // 27: agp.v1.EngineRow
+	nil,                // 28: agp.v1.Configure.DetectEntry
+	nil,                // 29: agp.v1.Summary.DropsEntry
+	nil,                // 30: agp.v1.Summary.ErrorsEntry
+	nil,                // 31: agp.v1.QueueRow.DropsEntry
+	nil,                // 32: agp.v1.EngineRow.DropsEntry
+	nil,                // 33: agp.v1.EngineRow.ErrorsEntry
 }
 var file_agp_proto_depIdxs = []int32{
 	4,  // 0: agp.v1.Command.hello:type_name -> agp.v1.Hello
@@ -3318,7 +3235,7 @@ var file_agp_proto_depIdxs = []int32{
 	11, // 4: agp.v1.Command.stop:type_name -> agp.v1.Stop
 	4,  // 5: agp.v1.Event.hello:type_name -> agp.v1.Hello
 	12, // 6: agp.v1.Event.ready:type_name -> agp.v1.Ready
-	23, // 7: agp.v1.Event.snapshot:type_name -> agp.v1.Snapshot
+	22, // 7: agp.v1.Event.snapshot:type_name -> agp.v1.Snapshot
 	18, // 8: agp.v1.Event.records:type_name -> agp.v1.Records
 	19, // 9: agp.v1.Event.alerts:type_name -> agp.v1.Alerts
 	14, // 10: agp.v1.Event.log:type_name -> agp.v1.Log
@@ -3328,28 +3245,27 @@ var file_agp_proto_depIdxs = []int32{
 	6,  // 14: agp.v1.Configure.source:type_name -> agp.v1.Source
 	7,  // 15: agp.v1.Configure.decap:type_name -> agp.v1.Decap
 	8,  // 16: agp.v1.Configure.emit:type_name -> agp.v1.Emit
-	29, // 17: agp.v1.Configure.detect:type_name -> agp.v1.Configure.DetectEntry
+	28, // 17: agp.v1.Configure.detect:type_name -> agp.v1.Configure.DetectEntry
 	1,  // 18: agp.v1.Log.level:type_name -> agp.v1.Log.Level
 	17, // 19: agp.v1.Finished.summary:type_name -> agp.v1.Summary
-	30, // 20: agp.v1.Summary.drops:type_name -> agp.v1.Summary.DropsEntry
-	31, // 21: agp.v1.Summary.errors:type_name -> agp.v1.Summary.ErrorsEntry
+	29, // 20: agp.v1.Summary.drops:type_name -> agp.v1.Summary.DropsEntry
+	30, // 21: agp.v1.Summary.errors:type_name -> agp.v1.Summary.ErrorsEntry
 	20, // 22: agp.v1.Records.records:type_name -> agp.v1.FlowRecord
-	22, // 23: agp.v1.Alerts.alerts:type_name -> agp.v1.Alert
+	21, // 23: agp.v1.Alerts.alerts:type_name -> agp.v1.Alert
 	0,  // 24: agp.v1.FlowRecord.end_reason:type_name -> agp.v1.EndReason
-	21, // 25: agp.v1.FlowRecord.outputs:type_name -> agp.v1.ModelOutput
-	28, // 26: agp.v1.Snapshot.engine:type_name -> agp.v1.EngineRow
-	24, // 27: agp.v1.Snapshot.traffic:type_name -> agp.v1.TrafficRow
-	25, // 28: agp.v1.Snapshot.top:type_name -> agp.v1.TopRow
-	26, // 29: agp.v1.Snapshot.sketches:type_name -> agp.v1.SketchRow
-	27, // 30: agp.v1.Snapshot.queues:type_name -> agp.v1.QueueRow
-	32, // 31: agp.v1.QueueRow.drops:type_name -> agp.v1.QueueRow.DropsEntry
-	33, // 32: agp.v1.EngineRow.drops:type_name -> agp.v1.EngineRow.DropsEntry
-	34, // 33: agp.v1.EngineRow.errors:type_name -> agp.v1.EngineRow.ErrorsEntry
-	34, // [34:34] is the sub-list for method output_type
-	34, // [34:34] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	27, // 25: agp.v1.Snapshot.engine:type_name -> agp.v1.EngineRow
+	23, // 26: agp.v1.Snapshot.traffic:type_name -> agp.v1.TrafficRow
+	24, // 27: agp.v1.Snapshot.top:type_name -> agp.v1.TopRow
+	25, // 28: agp.v1.Snapshot.sketches:type_name -> agp.v1.SketchRow
+	26, // 29: agp.v1.Snapshot.queues:type_name -> agp.v1.QueueRow
+	31, // 30: agp.v1.QueueRow.drops:type_name -> agp.v1.QueueRow.DropsEntry
+	32, // 31: agp.v1.EngineRow.drops:type_name -> agp.v1.EngineRow.DropsEntry
+	33, // 32: agp.v1.EngineRow.errors:type_name -> agp.v1.EngineRow.ErrorsEntry
+	33, // [33:33] is the sub-list for method output_type
+	33, // [33:33] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_agp_proto_init() }
@@ -3382,7 +3298,7 @@ func file_agp_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agp_proto_rawDesc), len(file_agp_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   33,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

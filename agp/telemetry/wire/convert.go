@@ -60,8 +60,6 @@ func RecordToProto(r *telemetry.Record) *agppb.FlowRecord {
 			p.App, p.AppScore, p.AppModel = o.Label, o.Score, o.Model
 		case "class":
 			p.Class, p.ClassScore, p.ClassModel = o.Label, o.Score, o.Model
-		default:
-			p.Outputs = append(p.Outputs, &agppb.ModelOutput{Field: o.Field, Label: o.Label, Score: o.Score, Model: o.Model})
 		}
 	}
 	return p
@@ -128,9 +126,6 @@ func RecordFromProto(p *agppb.FlowRecord, r *telemetry.Record) error {
 	}
 	if p.GetClassModel() != "" || p.GetClass() != "" {
 		r.Outputs = append(r.Outputs, telemetry.Output{Field: "class", Label: p.GetClass(), Score: p.GetClassScore(), Model: p.GetClassModel()})
-	}
-	for _, o := range p.GetOutputs() {
-		r.Outputs = append(r.Outputs, telemetry.Output{Field: o.GetField(), Label: o.GetLabel(), Score: o.GetScore(), Model: o.GetModel()})
 	}
 	return n.err
 }

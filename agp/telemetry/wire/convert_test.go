@@ -54,8 +54,7 @@ func randomRecord(rng *rand.Rand) *telemetry.Record {
 	r.TCPHandshakeNs = []int64{-1, 0, 77}[rng.IntN(3)]
 	r.Outputs = []telemetry.Output{
 		{Field: "app", Label: "dns", Score: 0.25, Model: "app@1"}, {Field: "class", Label: "c2", Score: 1, Model: "class@1"},
-		{Field: "os", Label: "linux", Score: 0.5, Model: "os@2"},
-	}[:rng.IntN(4)]
+	}[:rng.IntN(3)]
 	if len(r.Outputs) == 0 {
 		r.Outputs = nil
 	}

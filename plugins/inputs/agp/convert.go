@@ -45,7 +45,6 @@ type Converter struct {
 	mu       sync.Mutex
 	admitted map[labels]bool // sticky: a counter never moves between series
 	lastNs   int64
-	events   uint64
 }
 
 // labels are the bounded tags of a flow.
@@ -83,15 +82,7 @@ func (c *Converter) unique(t time.Time) time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.lastNs = max(c.lastNs+1, t.UnixNano())
-	c.events++
 	return time.Unix(0, c.lastNs)
-}
-
-// Emitted returns how many records and alerts were converted.
-func (c *Converter) Emitted() uint64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.events
 }
 
 // i63 is v as InfluxDB 1.x can store it.
