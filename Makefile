@@ -45,7 +45,7 @@ lint: $(BUILD)/bin/golangci-lint ## gofmt, go vet, golangci-lint
 	@echo "== golangci-lint"; $< run ./...
 
 test-unit: $(BUILD)/venv/.ready ## unit, property and oracle tests, with the race detector
-	@test -n "$$AGP_CAPTURES" || echo "no captures (AGP_CAPTURES): tests that compare with real traffic are skipped"
+	@test -n "$${AGP_CAPTURES:-}" || echo "no captures (AGP_CAPTURES): tests that compare with real traffic are skipped"
 	$(GO) test -race -timeout 25m $$($(GO) list ./... | grep -v /tests/e2e)
 	$(GO) test -timeout 15m $(FULL)
 
