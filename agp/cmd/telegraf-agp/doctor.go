@@ -12,12 +12,12 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
-	"golang.org/x/sys/cpu"
 	"golang.org/x/sys/unix"
 
 	"github.com/agp-net/telegraf-agp/agp/model"
@@ -87,7 +87,7 @@ type machine struct {
 
 func (m *machine) examine(ctx context.Context) []finding {
 	list := []finding{
-		m.processor(), m.memory(), m.kernel(), m.hugepages(), m.capabilities(), m.gpu(),
+		processor(model.ISAs()), m.memory(), m.kernel(), m.hugepages(), m.capabilities(), m.gpu(),
 		m.models(), m.telegraf(ctx), m.configuration(),
 	}
 	for _, c := range m.captures {
@@ -99,12 +99,13 @@ func (m *machine) examine(ctx context.Context) []finding {
 	return list
 }
 
-func (m *machine) processor() finding {
+// processor says what models run with, by the rule of the package that runs them.
+func processor(have []model.ISA) finding {
 	f := finding{levelOK, "processor", fmt.Sprintf("%s, %d CPUs usable", runtime.GOARCH, runtime.GOMAXPROCS(0)), ""}
 	switch {
-	case cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW:
+	case slices.Contains(have, model.AVX512):
 		f.found += ", AVX-512"
-	case cpu.X86.HasAVX2 && cpu.X86.HasFMA:
+	case slices.Contains(have, model.AVX2):
 		f.found += ", AVX2"
 	default:
 		f.level, f.hint = levelWarn, "no AVX2: models run in plain Go, several times slower"

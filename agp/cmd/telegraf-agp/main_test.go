@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -21,6 +22,10 @@ import (
 	"github.com/influxdata/telegraf"
 	"github.com/influxdata/telegraf/plugins/parsers/influx"
 	"github.com/stretchr/testify/require"
+
+	"github.com/agp-net/telegraf-agp/agp/model"
+	"github.com/agp-net/telegraf-agp/agp/options"
+	"github.com/agp-net/telegraf-agp/agp/packet"
 )
 
 // The test binary is the program itself when this variable is set; its name
@@ -257,6 +262,28 @@ func TestDoctorReportsAndSetsTheExitCode(t *testing.T) {
 	out, _, code = call(t, "doctor", "--influx", "http://127.0.0.1:1")
 	require.Equal(t, 1, code)
 	require.Regexp(t, `(?m)^missing +influxdb `, out)
+}
+
+func TestDoctorNamesTheKernelsThatModelsRunWith(t *testing.T) {
+	require.Contains(t, processor([]model.ISA{model.Go, model.AVX2, model.AVX512}).found, ", AVX-512")
+	require.Regexp(t, ", AVX2$", processor([]model.ISA{model.Go, model.AVX2}).found)
+	f := processor([]model.ISA{model.Go})
+	require.NotContains(t, f.found, "AVX")
+	require.Equal(t, levelWarn, f.level)
+	out, _, _ := call(t, "doctor")
+	here := processor(model.ISAs())
+	require.Regexp(t, "(?m)^"+string(here.level)+" +processor +.*"+regexp.QuoteMeta(here.found), out)
+}
+
+func TestEveryTunnelOfTheOptionsCanBeOpened(t *testing.T) {
+	d, err := parseDecap(options.Tunnels())
+	require.NoError(t, err)
+	require.Equal(t, packet.Decap{VXLAN: true, GRE: true, Geneve: true, GTPU: true}, d)
+	for _, n := range options.Tunnels() {
+		one, err := parseDecap([]string{n})
+		require.NoError(t, err)
+		require.NotZero(t, one, n)
+	}
 }
 
 func TestDoctorAsksInfluxDB(t *testing.T) {

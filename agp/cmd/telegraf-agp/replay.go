@@ -22,6 +22,7 @@ import (
 
 	"github.com/agp-net/telegraf-agp/agp/flow"
 	"github.com/agp-net/telegraf-agp/agp/model"
+	"github.com/agp-net/telegraf-agp/agp/options"
 	"github.com/agp-net/telegraf-agp/agp/packet"
 	"github.com/agp-net/telegraf-agp/agp/pipeline/cpu"
 	"github.com/agp-net/telegraf-agp/agp/source/pcap"
@@ -48,7 +49,7 @@ func replayCommand() *cli.Command {
 			&cli.DurationFlag{Name: "idle-timeout", Value: flow.DefaultIdleNs, Usage: "a flow without packets for longer ends"},
 			&cli.DurationFlag{Name: "active-timeout", Value: flow.DefaultActiveNs, Usage: "a record that spans more is cut"},
 			&cli.IntFlag{Name: "max-flows", Value: flow.DefaultMaxFlows, Usage: "active flows over all queues; more evict the least valuable"},
-			&cli.StringSliceFlag{Name: "decap", Usage: "tunnels to open: vxlan, gre, geneve, gtpu"},
+			&cli.StringSliceFlag{Name: "decap", Usage: "tunnels to open: " + strings.Join(options.Tunnels(), ", ")},
 			&cli.BoolFlag{Name: "key-vlan", Usage: "VLAN id is part of the flow key"},
 			&cli.BoolFlag{Name: "key-tunnel", Usage: "tunnel id is part of the flow key"},
 			&cli.IntFlag{Name: "top", Value: cpu.DefaultTopK, Usage: "entries per heavy-hitter list"},
@@ -165,16 +166,16 @@ func baseName(path string) string {
 func parseDecap(names []string) (d packet.Decap, err error) {
 	for _, n := range names {
 		switch strings.ToLower(n) {
-		case "vxlan":
+		case options.VXLAN:
 			d.VXLAN = true
-		case "gre":
+		case options.GRE:
 			d.GRE = true
-		case "geneve":
+		case options.Geneve:
 			d.Geneve = true
-		case "gtpu":
+		case options.GTPU:
 			d.GTPU = true
 		default:
-			return d, fmt.Errorf("decap = %q, allowed are vxlan, gre, geneve, gtpu", n)
+			return d, fmt.Errorf("decap = %q, allowed are %s", n, strings.Join(options.Tunnels(), ", "))
 		}
 	}
 	return d, nil

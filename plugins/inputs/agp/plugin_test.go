@@ -19,6 +19,7 @@ import (
 	"github.com/influxdata/telegraf/plugins/inputs"
 	"github.com/influxdata/telegraf/testutil"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/agp-net/telegraf-agp/agp/engine"
 	"github.com/agp-net/telegraf-agp/agp/model"
@@ -203,6 +204,20 @@ func TestExpandKeepsOrderAndSortsWithinAPattern(t *testing.T) {
 func wait(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	require.Eventually(t, cond, 10*time.Second, 2*time.Millisecond, what)
+}
+
+func TestEveryTunnelOfTheOptionsReachesTheEngine(t *testing.T) {
+	a := plugin(t)
+	a.Decap = options.Tunnels()
+	require.NoError(t, a.Init())
+	d := a.conf.GetDecap()
+	require.True(t, d.GetVxlan() && d.GetGre() && d.GetGeneve() && d.GetGtpu())
+	for _, n := range options.Tunnels() {
+		a = plugin(t)
+		a.Decap = []string{n}
+		require.NoError(t, a.Init())
+		require.False(t, proto.Equal(a.conf.GetDecap(), &agppb.Decap{}), n)
+	}
 }
 
 func TestLifecycle(t *testing.T) {
