@@ -246,6 +246,7 @@ func TestAccountingIdentityOnEveryCapture(t *testing.T) {
 			t.Errorf("%s: %v", path, runErr)
 		}
 		require.Zero(t, s.Missing(), path)
+		require.Zero(t, s.Engine.PacketsActive, path)
 		require.Equal(t, frames, s.Engine.PacketsSeen, path)
 		require.Equal(t, l.packets, s.Engine.PacketsRecorded, path)
 	}
@@ -381,7 +382,7 @@ func FuzzPipeline(f *testing.F) {
 		for _, n := range st.Dropped {
 			seen += n
 		}
-		require.Zero(t, s.Missing())
+		require.Zero(t, s.Engine.PacketsActive)
 		require.Equal(t, seen, s.Engine.PacketsSeen)
 		require.Equal(t, l.packets, s.Engine.PacketsRecorded)
 		for _, r := range l.records {

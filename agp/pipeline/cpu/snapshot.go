@@ -9,21 +9,47 @@ import (
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
 )
 
-// Snapshot implements pipeline.Pipeline. While Run works, parts of it are read
-// one after the other, so counters can differ by the batches in flight; after
-// Run they agree exactly.
+// Snapshot implements pipeline.Pipeline. Parts of it are read one after the other
+// while Run works: what is in records first, what was seen last, so that packets
+// on their way count as active.
 func (p *Pipeline) Snapshot(s *telemetry.Snapshot) {
 	s.Reset()
-	p.mu.Lock()
-	seen, src := p.seen, p.sourceStats
-	p.mu.Unlock()
-	s.TimeNs = seen.nowNs
-
+	c := p.collector
+	c.mu.Lock()
+	recorded := c.packets
+	c.mu.Unlock()
 	e := &s.Engine
 	e.Source, e.Pipeline = p.cfg.SourceName, "cpu"
 	for _, m := range p.models.Load().Models() {
 		e.Models = append(e.Models, m.ID())
 	}
+	all, err := newSummary(p.cfg.Key)
+	latency := sketch.NewQuantiles()
+	for _, w := range p.workers {
+		w.mu.Lock()
+		stats := w.table.Stats()
+		e.TimeSteps += stats.TimeSteps
+		e.FlowsActive += uint64(w.table.Active())
+		e.StateBytes += w.table.Bytes()
+		e.Inferences += w.scorer.inferences
+		if err == nil {
+			err = all.merge(w.sketches.reading())
+		}
+		if err == nil {
+			err = latency.Merge(w.scorer.latency)
+		}
+		s.Queues = append(s.Queues, telemetry.QueueRow{
+			Queue: uint16(w.id), Packets: w.counters.packets, Bytes: w.counters.bytes, Depth: int64(len(w.in)),
+		})
+		w.mu.Unlock()
+	}
+	if err != nil { // unequal parameters: all sketches come from one constructor
+		panic(err)
+	}
+	p.mu.Lock()
+	seen, src := p.seen, p.sourceStats
+	p.mu.Unlock()
+	s.TimeNs = seen.nowNs
 	e.PacketsSeen = seen.frames
 	e.Drops, e.Errors = map[string]uint64{}, map[string]uint64{}
 	for v, n := range seen.drops {
@@ -43,32 +69,9 @@ func (p *Pipeline) Snapshot(s *telemetry.Snapshot) {
 		e.PacketsSeen += n
 	}
 	maps.Copy(e.Errors, src.Repaired)
-
-	all, err := newSummary(p.cfg.Key)
-	latency := sketch.NewQuantiles()
-	var inTables uint64
-	for _, w := range p.workers {
-		w.mu.Lock()
-		stats := w.table.Stats()
-		inTables += stats.Packets
-		e.TimeSteps += stats.TimeSteps
-		e.FlowsActive += uint64(w.table.Active())
-		e.StateBytes += w.table.Bytes()
-		e.Inferences += w.scorer.inferences
-		e.PacketsActive += stats.Packets - stats.Recorded
-		if err == nil {
-			err = all.merge(w.sketches.reading())
-		}
-		if err == nil {
-			err = latency.Merge(w.scorer.latency)
-		}
-		s.Queues = append(s.Queues, telemetry.QueueRow{
-			Queue: uint16(w.id), Packets: w.counters.packets, Bytes: w.counters.bytes, Depth: int64(len(w.in)),
-		})
-		w.mu.Unlock()
-	}
-	if err != nil { // unequal parameters: all sketches come from one constructor
-		panic(err)
+	e.PacketsActive = e.PacketsSeen - recorded
+	for _, n := range e.Drops {
+		e.PacketsActive -= n
 	}
 	// A frame that is in no flow has no queue; the first one counts it, so that
 	// the queues add up to all that was seen.
@@ -80,10 +83,9 @@ func (p *Pipeline) Snapshot(s *telemetry.Snapshot) {
 	s.Top = all.topRows(s.Top, p.cfg.Sketch.TopK)
 	s.Sketches = all.sketchRows(s.Sketches, &p.cfg.Sketch)
 
-	c := p.collector
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	e.PacketsRecorded, e.Records, e.Alerts, e.Evictions = c.packets, c.records, c.alerts, c.evicted
+	e.PacketsRecorded, e.Records, e.Alerts, e.Evictions = recorded, c.records, c.alerts, c.evicted
 	e.Suppressed = c.detector.Stats().Suppressed
 	for _, r := range c.rows {
 		s.Traffic = append(s.Traffic, *r)
