@@ -191,7 +191,8 @@ const lastUp = `SELECT last("packets_seen") FROM "agp_engine"`
 // and every packet is either in a record or counted as lost.
 func TestAGPKilledEngineIsStartedAgain(t *testing.T) {
 	db := influx.Start(t)
-	p := startTelegraf(t, agentConfig(db.URL)+agpSection(t, agpKeys(writeCapture(t, traffic.Demo(2)), "  speed = 10.0\n")))
+	shipModels(t)
+	p := startTelegraf(t, agentConfig(db.URL)+agpSection(t, modelKeys(writeCapture(t, traffic.Demo(2)), "  speed = 10.0\n")))
 	const active = `SELECT last("flows_active") FROM "agp_engine"`
 	db.WaitInt("e2e", countFlows, 50)
 	db.WaitInt("e2e", active, 10)
