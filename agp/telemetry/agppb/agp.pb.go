@@ -541,7 +541,7 @@ type Configure struct {
 	Emit               *Emit                  `protobuf:"bytes,12,opt,name=emit,proto3" json:"emit,omitempty"`
 	TopK               uint32                 `protobuf:"varint,13,opt,name=top_k,json=topK,proto3" json:"top_k,omitempty"`
 	SketchState        bool                   `protobuf:"varint,14,opt,name=sketch_state,json=sketchState,proto3" json:"sketch_state,omitempty"`                                               // serialise sketches into SketchRow.state
-	Detect             map[string]float64     `protobuf:"bytes,15,rep,name=detect,proto3" json:"detect,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"` // thresholds by name, see agp/detect
+	Detect             map[string]float64     `protobuf:"bytes,15,rep,name=detect,proto3" json:"detect,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"` // thresholds by name, see agp/options
 	SnapshotIntervalNs int64                  `protobuf:"varint,16,opt,name=snapshot_interval_ns,json=snapshotIntervalNs,proto3" json:"snapshot_interval_ns,omitempty"`
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
