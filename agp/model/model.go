@@ -34,6 +34,12 @@ func Load(path string) (*Model, error) {
 
 // readFile reads a file that may grow while it is read, but never more than a model may have.
 func readFile(path string) ([]byte, error) {
+	// Looked at before it is opened: opening a named pipe waits for its other end.
+	if st, err := os.Stat(path); err != nil {
+		return nil, err
+	} else if !st.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: %w: not a regular file", path, ErrFormat)
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err

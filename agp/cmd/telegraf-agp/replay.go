@@ -65,7 +65,22 @@ func replay(c *cli.Context) error {
 	if c.NArg() == 0 {
 		return fmt.Errorf("replay: no capture given; try: %s replay FILE", c.App.Name)
 	}
-	out := bufio.NewWriterSize(os.Stdout, 1<<20)
+	switch {
+	case c.Int("max-flows") < 1:
+		return fmt.Errorf("max-flows = %d, want at least 1", c.Int("max-flows"))
+	case c.Int("queues") < 1:
+		return fmt.Errorf("queues = %d, want 1 to %d", c.Int("queues"), cpu.MaxQueues)
+	case c.Duration("idle-timeout") <= 0, c.Duration("active-timeout") <= 0:
+		return fmt.Errorf("idle-timeout = %s, active-timeout = %s, want more than 0", c.Duration("idle-timeout"), c.Duration("active-timeout"))
+	case c.Duration("window") < 0 || c.Float64("speed") < 0:
+		return fmt.Errorf("window = %s, speed = %g, want 0 or more", c.Duration("window"), c.Float64("speed"))
+	}
+	ctx, stop := signal.NotifyContext(c.Context, unix.SIGINT, unix.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stdout := &output{w: os.Stdout, failed: cancel}
+	out := bufio.NewWriterSize(stdout, 1<<20)
 	name := c.String("interface")
 	if name == "" {
 		name = baseName(c.Args().First())
@@ -91,7 +106,7 @@ func replay(c *cli.Context) error {
 		Source: src, SourceName: "pcap", Interface: name, Sink: sink,
 		Queues: c.Int("queues"), Batch: c.Int("batch"), Decap: decap,
 		Flow: flow.Config{
-			IdleNs: int64(c.Duration("idle-timeout")), ActiveNs: int64(c.Duration("active-timeout")), MaxFlows: max(1, c.Int("max-flows")/max(1, c.Int("queues"))),
+			IdleNs: int64(c.Duration("idle-timeout")), ActiveNs: int64(c.Duration("active-timeout")), MaxFlows: max(1, c.Int("max-flows")/c.Int("queues")),
 			Key: flow.KeyOptions{VLAN: c.Bool("key-vlan"), Tunnel: c.Bool("key-tunnel")},
 		},
 		Models: models,
@@ -101,8 +116,6 @@ func replay(c *cli.Context) error {
 		return err
 	}
 
-	ctx, stop := signal.NotifyContext(c.Context, unix.SIGINT, unix.SIGTERM)
-	defer stop()
 	done := progress(ctx, p, src.Stats().Size)
 	start := time.Now()
 	runErr := p.Run(ctx)
@@ -111,13 +124,33 @@ func replay(c *cli.Context) error {
 
 	var snap telemetry.Snapshot
 	p.Snapshot(&snap)
-	if err := errors.Join(sink.finish(&snap, seconds), out.Flush()); err != nil {
+	err = errors.Join(sink.finish(&snap, seconds), out.Flush())
+	if stdout.err != nil {
+		err = stdout.err // once, however many writes met it
+	}
+	if err != nil {
 		return fmt.Errorf("replay: write output: %w", err)
 	}
 	if why := unread(ctx, runErr, &snap); why != "" {
 		return cli.Exit("replay: "+why, exitUnreadable)
 	}
 	return nil
+}
+
+// output ends the run at the first failed write: nobody would see the rest.
+type output struct {
+	w      io.Writer
+	failed func()
+	err    error
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	n, err := o.w.Write(b)
+	if err != nil && o.err == nil {
+		o.err = err
+		o.failed()
+	}
+	return n, err
 }
 
 // unread says why not all of the input was read, "" if it was.

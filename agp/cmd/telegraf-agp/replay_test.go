@@ -95,3 +95,43 @@ func TestReplayDoesNotBelieveAbsurdWireLengths(t *testing.T) {
 	require.Contains(t, out, `"wire_len_std_fwd":0,`)
 	require.Contains(t, out, `"bad_wire_length":2`)
 }
+
+func TestReplayEndsWhenItsOutputFails(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skip("no /dev/full here")
+	}
+	defer full.Close()
+	// An endless input: only the failed write can end the run.
+	cmd := program("replay", "--models", "none", "-o", "json", "--idle-timeout", "1s", "-")
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	cmd.Stdout = full
+	var log bytes.Buffer
+	cmd.Stderr = &log
+	require.NoError(t, cmd.Start())
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	_, err = in.Write(classic(1))
+	le := binary.LittleEndian
+	for second := uint32(1_700_000_000); err == nil; second += 5 { // every packet ends the flow before it
+		r := record(uint32(len(udpFrame)), udpFrame)
+		le.PutUint32(r, second)
+		_, err = in.Write(r)
+	}
+	<-ended
+	require.Equal(t, 1, cmd.ProcessState.ExitCode())
+	require.Equal(t, 1, strings.Count(log.String(), "no space left"), log.String())
+}
+
+func TestReplayRefusesOptionsByName(t *testing.T) {
+	for _, args := range [][]string{
+		{"--max-flows", "0"}, {"--queues", "-1"}, {"--idle-timeout", "-1s"}, {"--active-timeout", "0s"}, {"--window", "-1s"}, {"--speed", "-2"},
+		{"--decap", "ipip"}, {"--output", "xml"}, {"--sketch-feature", "x"}, {"--top", "-1"}, {"--batch", "99999"},
+	} {
+		_, log, code := call(t, append(append([]string{"replay", "--models", "none"}, args...), "x.pcap")...)
+		require.Equal(t, 1, code, args)
+		require.NotEmpty(t, log)
+		require.NotContains(t, log, "panic")
+	}
+}
