@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -72,7 +73,11 @@ func openSource(s *agppb.Source) (source.Source, string, error) {
 	if s.GetKind() != "pcap" {
 		return nil, "", fmt.Errorf("%w: source = %q, allowed is \"pcap\"", ErrConfig, s.GetKind())
 	}
-	clock := newSkipClock(s.GetSkipFrames() > 0)
+	skip := s.GetSkipFrames()
+	if !regular(s.GetFiles()) {
+		skip = 0
+	}
+	clock := newSkipClock(skip > 0)
 	r, err := pcap.Open(s.GetFiles(), pcap.Options{Speed: s.GetSpeed(), Clock: clock})
 	if err != nil {
 		return nil, "", fmt.Errorf("%w: %w", ErrConfig, err)
@@ -81,10 +86,22 @@ func openSource(s *agppb.Source) (source.Source, string, error) {
 	if n := len(s.GetFiles()); n > 1 {
 		name += fmt.Sprintf(" and %d more", n-1)
 	}
-	if s.GetSkipFrames() == 0 {
+	if skip == 0 {
 		return r, name, nil
 	}
-	return &skipper{Source: r, left: s.GetSkipFrames(), clock: clock}, name, nil
+	return &skipper{Source: r, left: skip, clock: clock}, name, nil
+}
+
+// regular says that reading paths again gives the same frames again. What a pipe
+// delivers is always new.
+func regular(paths []string) bool {
+	for _, p := range paths {
+		info, err := os.Stat(p)
+		if p == pcap.Stdin || err != nil || !info.Mode().IsRegular() {
+			return false
+		}
+	}
+	return true
 }
 
 // models keeps the registry of model files and the pipeline in step.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/agp-net/telegraf-agp/agp/model"
@@ -174,6 +175,21 @@ func TestBuildReadsOnBehindSkippedFrames(t *testing.T) {
 	require.NoError(t, b.Pipeline.Run(context.Background()))
 	require.Len(t, s.records, 10)
 	require.Less(t, time.Since(begin), 5*time.Second, "what is skipped is not paced")
+}
+
+func TestBuildSkipsNothingOfAPipe(t *testing.T) {
+	file := writeCapture(t, 100)
+	data, err := os.ReadFile(file)
+	require.NoError(t, err)
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	require.NoError(t, unix.Mkfifo(pipe, 0o600))
+	go func() { _ = os.WriteFile(pipe, data, 0o600) }()
+	s := &sink{}
+	c := conf(pipe)
+	c.Source.SkipFrames = 90
+	b, _ := build(t, c, s)
+	require.NoError(t, b.Pipeline.Run(context.Background()))
+	require.Len(t, s.records, 100, "what a pipe delivers now is new, whatever an engine before saw")
 }
 
 func TestBuildRefusesBadConfigurations(t *testing.T) {

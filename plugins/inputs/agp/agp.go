@@ -16,6 +16,7 @@ import (
 	"github.com/influxdata/telegraf"
 	"github.com/influxdata/telegraf/config"
 	"github.com/influxdata/telegraf/plugins/inputs"
+	"golang.org/x/sys/unix"
 
 	"github.com/agp-net/telegraf-agp/agp/options"
 	"github.com/agp-net/telegraf-agp/agp/supervise"
@@ -156,7 +157,7 @@ func (a *AGP) Init() error {
 	if err := a.check(); err != nil {
 		return err
 	}
-	files, err := expand(a.Files)
+	files, err := expand(a.Files, a.Log.Warnf)
 	if err != nil {
 		return err
 	}
@@ -197,8 +198,9 @@ func (a *AGP) Init() error {
 	return nil
 }
 
-// expand resolves patterns and insists that every entry names something.
-func expand(patterns []string) ([]string, error) {
+// expand resolves patterns and insists that every entry names something. What a
+// pattern matches and cannot be read is left out, with one warning.
+func expand(patterns []string, warn func(format string, args ...any)) ([]string, error) {
 	var files []string
 	for i, p := range patterns {
 		key := fmt.Sprintf("files[%d]", i)
@@ -213,25 +215,50 @@ func expand(patterns []string) ([]string, error) {
 		if err != nil {
 			return nil, bad(key, p, "a file name or a pattern with *, ? and []")
 		}
-		if len(found) == 0 {
-			return nil, bad(key, p, "a pattern that matches a file")
+		var leftOut []string
+		before := len(files)
+		for _, f := range found { // Glob sorts
+			if err := usable(f); err != nil {
+				leftOut = append(leftOut, err.Error())
+				continue
+			}
+			files = append(files, f)
 		}
-		files = append(files, found...) // Glob sorts
+		why := strings.Join(leftOut[:min(len(leftOut), 5)], ", ")
+		if len(leftOut) > 5 {
+			why += fmt.Sprintf(" and %d more", len(leftOut)-5)
+		}
+		switch {
+		case len(files) == before && len(leftOut) > 0:
+			return nil, fmt.Errorf("%w (%s)", bad(key, p, "a pattern that matches a readable file"), why)
+		case len(files) == before:
+			return nil, bad(key, p, "a pattern that matches a file")
+		case len(leftOut) > 0:
+			warn("%s = %q: left out %s", key, p, why)
+		}
 	}
 	return files, nil
 }
 
 func readable(key, path string) error {
-	f, err := os.Open(path)
-	if err == nil {
-		var info os.FileInfo
-		if info, err = f.Stat(); err == nil && info.IsDir() {
-			err = errors.New("is a folder")
-		}
-		f.Close()
-	}
-	if err != nil {
+	if err := usable(path); err != nil {
 		return fmt.Errorf("%w, allowed: a readable file", fmt.Errorf("%w: %s = %q: %w", ErrConfig, key, path, err))
+	}
+	return nil
+}
+
+// usable says why path cannot be read. It opens nothing: opening a named pipe waits
+// for its writer, and closing it ends the writer.
+func usable(path string) error {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return err
+	case info.IsDir():
+		return fmt.Errorf("%s: is a folder", path)
+	}
+	if err := unix.Access(path, unix.R_OK); err != nil {
+		return &os.PathError{Op: "read", Path: path, Err: err}
 	}
 	return nil
 }
@@ -287,7 +314,7 @@ const programName = "telegraf-agp"
 func engineCommand(configured []string) ([]string, error) {
 	if len(configured) > 0 {
 		if _, err := exec.LookPath(configured[0]); err != nil {
-			return nil, fmt.Errorf("%w: engine_command = %q: %w", ErrConfig, configured, err)
+			return nil, fmt.Errorf("%w, allowed: a program that can be started, and its arguments", fmt.Errorf("%w: engine_command = %q: %w", ErrConfig, configured, err))
 		}
 		return configured, nil
 	}
@@ -300,7 +327,7 @@ func engineCommand(configured []string) ([]string, error) {
 			return []string{found, "engine"}, nil
 		}
 	}
-	return nil, fmt.Errorf("%w: engine_command is not set and %s is not installed", ErrConfig, programName)
+	return nil, fmt.Errorf("%w: engine_command is not set and %s is not installed, allowed: [\"/path/to/%s\", \"engine\"]", ErrConfig, programName, programName)
 }
 
 // Start implements telegraf.ServiceInput. The engine comes up in the background:

@@ -196,7 +196,7 @@ func TestExpandKeepsOrderAndSortsWithinAPattern(t *testing.T) {
 	for _, n := range []string{"b.pcap", "a.pcap", "z.cap"} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, n), nil, 0o600))
 	}
-	got, err := expand([]string{filepath.Join(dir, "z.cap"), filepath.Join(dir, "*.pcap")})
+	got, err := expand([]string{filepath.Join(dir, "z.cap"), filepath.Join(dir, "*.pcap")}, t.Errorf)
 	require.NoError(t, err)
 	require.Equal(t, []string{filepath.Join(dir, "z.cap"), filepath.Join(dir, "a.pcap"), filepath.Join(dir, "b.pcap")}, got)
 }
