@@ -154,8 +154,7 @@ func Summarize(s *Snapshot, seconds float64) Summary {
 }
 
 // Missing returns how many packets the rule that none is lost silently lacks:
-// seen - recorded - still active - dropped. While the engine runs these are the
-// packets between two of its stages; after that it is 0 unless the engine is wrong.
+// seen - recorded - still active - dropped. It is 0 unless the engine is wrong.
 func (s *Snapshot) Missing() int64 {
 	n := int64(s.Engine.PacketsSeen) - int64(s.Engine.PacketsRecorded) - int64(s.Engine.PacketsActive)
 	for _, d := range s.Engine.Drops {

@@ -219,6 +219,10 @@ func TestReadmeExampleHasOnlyWhatIsPrinted(t *testing.T) {
 			require.Contains(t, options.Thresholds(), options.Threshold{Name: m.Tags()["kind"], Default: threshold})
 			require.GreaterOrEqual(t, float64(m.Fields()["count"].(int64)), threshold)
 		}
+		if m.Name() == "agp_engine" {
+			n := func(name string) int64 { return m.Fields()[name].(int64) }
+			require.Equal(t, n("packets_seen"), n("packets_recorded")+n("packets_active")+n("packets_lost")+n("drops"))
+		}
 	}
 	for _, line := range strings.Split(known, "\n") {
 		name, _, _ := strings.Cut(line, " ")
