@@ -208,8 +208,12 @@ func TestAGPKilledEngineIsStartedAgain(t *testing.T) {
 	requireNobodyLeft(t, agpBinary(t))
 
 	points := allPoints(t, db, "agp_engine")
+	for _, m := range points {
+		if m.HasField("packets_active") { // is left out while there is no engine
+			require.Equal(t, field(m, "packets_seen"), field(m, "packets_recorded")+field(m, "packets_active")+field(m, "packets_lost")+field(m, "drops"), m)
+		}
+	}
 	last := points[len(points)-1]
-	require.Equal(t, field(last, "packets_seen"), field(last, "packets_recorded")+field(last, "packets_active")+field(last, "packets_lost")+field(last, "drops"))
 	require.Zero(t, field(last, "packets_active"))
 	require.Positive(t, field(last, "packets_lost"))
 	require.Positive(t, field(last, "flows_lost"))
@@ -229,7 +233,7 @@ func TestAGPKilledEngineIsStartedAgain(t *testing.T) {
 	for i := range points[1:] {
 		slack = max(slack, field(points[i+1], "records")-field(points[i], "records"))
 	}
-	require.Greater(t, field(last, "records"), int64(100))
+	require.Greater(t, field(last, "records"), int64(50))
 	require.InDelta(t, field(last, "records"), db.Int("e2e", countFlows), float64(slack))
 
 	bad := slices.DeleteFunc(slices.Collect(strings.Lines(p.log.String())), func(line string) bool {

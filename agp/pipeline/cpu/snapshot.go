@@ -16,9 +16,12 @@ func (p *Pipeline) Snapshot(s *telemetry.Snapshot) {
 	s.Reset()
 	c := p.collector
 	c.mu.Lock()
-	recorded := c.packets
-	c.mu.Unlock()
 	e := &s.Engine
+	e.PacketsRecorded, e.Records, e.Alerts, e.Evictions = c.packets, c.records, c.alerts, c.evicted
+	for _, r := range c.rows { // of the same moment: they add up to what is in records
+		s.Traffic = append(s.Traffic, *r)
+	}
+	c.mu.Unlock()
 	e.Source, e.Pipeline = p.cfg.SourceName, "cpu"
 	for _, m := range p.models.Load().Models() {
 		e.Models = append(e.Models, m.ID())
@@ -69,7 +72,7 @@ func (p *Pipeline) Snapshot(s *telemetry.Snapshot) {
 		e.PacketsSeen += n
 	}
 	maps.Copy(e.Errors, src.Repaired)
-	e.PacketsActive = e.PacketsSeen - recorded
+	e.PacketsActive = e.PacketsSeen - e.PacketsRecorded
 	for _, n := range e.Drops {
 		e.PacketsActive -= n
 	}
@@ -85,11 +88,7 @@ func (p *Pipeline) Snapshot(s *telemetry.Snapshot) {
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	e.PacketsRecorded, e.Records, e.Alerts, e.Evictions = recorded, c.records, c.alerts, c.evicted
 	e.Suppressed = c.detector.Stats().Suppressed
-	for _, r := range c.rows {
-		s.Traffic = append(s.Traffic, *r)
-	}
 	s.Sketches = append(s.Sketches,
 		quantileRow("first_reply_ns", c.firstReply, 0, p.cfg.Sketch.Serialize),
 		quantileRow("tcp_handshake_ns", c.handshake, 0, p.cfg.Sketch.Serialize))
