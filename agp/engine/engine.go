@@ -27,7 +27,8 @@ const (
 	maxBatch         = 256                    // events per message
 	flushInterval    = 100 * time.Millisecond // longest wait of an event in a calm engine
 	aliveInterval    = 2 * time.Second
-	snapshotInterval = time.Second // default
+	snapshotInterval = time.Second            // default
+	drainInterval    = 250 * time.Millisecond // of snapshots while draining, at most
 )
 
 // Log sends a line to the plugin's log. Safe from any goroutine.
@@ -236,6 +237,8 @@ func (s *server) run(ctx context.Context, conf *agppb.Configure) (err error) {
 			switch c := cmd.GetCommand().(type) {
 			case *agppb.Command_Drain:
 				drain()
+				// An engine that is ended before it has drained is judged by its last one.
+				snapshots.Reset(min(interval, drainInterval))
 			case *agppb.Command_Stop:
 				return nil
 			case *agppb.Command_SwapModels:

@@ -429,6 +429,19 @@ func TestDrainFlushesStopDoesNot(t *testing.T) {
 	require.NoError(t, p.served(), "stopped before it was configured")
 }
 
+func TestSnapshotsComeMoreOftenWhileDraining(t *testing.T) {
+	block := make(chan struct{})
+	p := begin(t, func(context.Context, pipeline.Sink) error { <-block; return nil })
+	p.configure(&agppb.Configure{SnapshotIntervalNs: int64(time.Hour)})
+	isSnapshot := func(ev *agppb.Event) bool { return ev.GetSnapshot() != nil }
+	p.until(isSnapshot)
+	p.send(&agppb.Command{Command: &agppb.Command_Drain{Drain: &agppb.Drain{}}})
+	p.until(isSnapshot)
+	close(block)
+	p.until(isFinished)
+	require.NoError(t, p.served())
+}
+
 func TestSwapModelsAnswersInTheLog(t *testing.T) {
 	p := begin(t, waiting)
 	p.configure(&agppb.Configure{})

@@ -25,6 +25,8 @@ type child struct {
 	conn *wire.Conn
 	last *lastWords
 
+	abandoned bool // its reader is left behind; guarded by the supervisor's mu
+
 	exited chan struct{} // closed after Wait
 	err    error         // of Wait; read after exited
 }
@@ -94,17 +96,15 @@ func (c *child) waitFor(d time.Duration) bool {
 	}
 }
 
-// end makes sure that the process and its group are gone, politely for at most
-// the given time, and releases the socket.
-func (c *child) end(grace time.Duration) {
+// end lets the engine exit by itself for the given time and after SIGTERM for
+// another, then kills it and its group.
+func (c *child) end(grace, term time.Duration) {
 	if !c.waitFor(grace) {
 		c.signal(syscall.SIGTERM)
-		if !c.waitFor(termGrace) {
+		if !c.waitFor(term) {
 			c.signal(syscall.SIGKILL)
 		}
 	}
-	<-c.exited
-	c.sock.Close()
 }
 
 // lastWords keeps what is worth telling from a stderr: the line on which the Go

@@ -125,6 +125,9 @@ func playEngine(role string) {
 			if role == "short" {
 				p.total = shortPackets
 			}
+			if role == "backlog" {
+				p.backlog = 1 << 30
+			}
 			return &engine.Built{
 				Pipeline: p, Source: "fake", Kind: "fake", Queues: 1, Models: conf.GetModels(),
 				Swap: func(paths []string) ([]string, error) { return paths, nil },
@@ -145,12 +148,22 @@ const shortPackets = 1000
 type fakePipeline struct {
 	sink        pipeline.Sink
 	skip, total uint64
+	backlog     uint64 // packets of open flows at the end, which end bit by bit
 	seen        atomic.Uint64
 	recorded    atomic.Uint64
 }
 
 func (p *fakePipeline) Run(ctx context.Context) error {
 	rec := telemetry.Record{IPVersion: 4, Protocol: 6, FirstReplyNs: -1, TCPHandshakeNs: -1}
+	if p.backlog > 0 {
+		p.seen.Store(p.backlog)
+		<-ctx.Done()
+		for rec.Dir[0].Packets = 10; p.recorded.Load()+10 <= p.backlog; p.recorded.Add(10) {
+			p.sink.Record(&rec)
+			time.Sleep(time.Millisecond)
+		}
+		return nil
+	}
 	for p.seen.Load()+p.skip < p.total && ctx.Err() == nil {
 		if n := p.seen.Add(1); n%10 == 0 {
 			rec.Dir[0].Packets = 10

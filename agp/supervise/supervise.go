@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -18,13 +19,17 @@ import (
 	"github.com/agp-net/telegraf-agp/agp/telemetry/wire"
 )
 
-// How long the stages of stopping may take. Their sum stays below the 5 s after
-// which telegraf sends SIGTERM to the plugin.
+// How long the stages of stopping may take. Whatever happens, stopLimit after the
+// wish to stop the supervisor is done: a runner has 3 s for all that its plugin does.
 const (
-	drainGrace = 2200 * time.Millisecond // drain command to exit
-	stopGrace  = 400 * time.Millisecond  // stop command to exit
-	termGrace  = 400 * time.Millisecond  // SIGTERM to SIGKILL
-	sendLimit  = 200 * time.Millisecond  // one command into the socket
+	drainGrace = 1500 * time.Millisecond // longest silence of an engine that drains
+	drainLimit = 2200 * time.Millisecond // wish to stop to the end of draining
+	stopGrace  = 100 * time.Millisecond  // stop command to SIGTERM
+	killGrace  = 100 * time.Millisecond  // SIGTERM to SIGKILL
+	lastGrace  = 50 * time.Millisecond   // for the reader, when the process is gone
+	stopLimit  = 2700 * time.Millisecond
+	termGrace  = 400 * time.Millisecond // SIGTERM to SIGKILL of an engine that failed
+	sendLimit  = 100 * time.Millisecond // one command into the socket
 )
 
 // Errors with which an engine can end. The log line and Status carry them.
@@ -124,6 +129,7 @@ type Supervisor struct {
 
 	record telemetry.Record // scratch of the reading goroutine
 	alert  telemetry.Alert
+	events atomic.Uint64 // received, all but signs of life
 }
 
 // New returns a supervisor that does nothing until Start.
@@ -169,7 +175,7 @@ func (s *Supervisor) Start() {
 	go s.loop(s.stop, s.done)
 }
 
-// Stop lets the engine flush and report, then ends it; it returns within 4 s
+// Stop lets the engine flush and report, then ends it; it returns within 2.8 s
 // even if the engine does not cooperate. A second Stop does nothing.
 func (s *Supervisor) Stop() {
 	s.mu.Lock()
@@ -347,7 +353,9 @@ func (s *Supervisor) runOnce(stop <-chan struct{}, before uint64) (finished, rea
 		if res.err != nil && !errors.Is(res.err, io.EOF) {
 			grace = 0 // it hangs or talks nonsense: no reason to wait
 		}
-		c.end(grace)
+		c.end(grace, termGrace)
+		<-c.exited
+		c.sock.Close()
 	case <-stop:
 		res = s.stopChild(c, served)
 	}
@@ -367,6 +375,8 @@ func (s *Supervisor) stopChild(c *child, served <-chan result) result {
 	ready := s.child == c
 	s.mu.Unlock()
 
+	deadline := time.Now().Add(stopLimit)
+	drainEnd := time.Now().Add(drainLimit)
 	var res result
 	have := false
 	await := func(d time.Duration) {
@@ -383,16 +393,28 @@ func (s *Supervisor) stopChild(c *child, served <-chan result) result {
 	}
 	// An engine that is not ready has nothing to drain.
 	if ready && send(c, &agppb.Command{Command: &agppb.Command_Drain{Drain: &agppb.Drain{}}}) == nil {
-		await(drainGrace)
+		for last := s.events.Load(); ; {
+			await(min(drainGrace, time.Until(drainEnd)))
+			now := s.events.Load()
+			if have || now == last || !time.Now().Before(drainEnd) {
+				break
+			}
+			last = now
+		}
 	}
 	if !have {
 		_ = send(c, &agppb.Command{Command: &agppb.Command_Stop{Stop: &agppb.Stop{}}}) // the signals follow
 	}
-	c.end(stopGrace)
+	c.end(stopGrace, killGrace)
+	c.waitFor(time.Until(deadline.Add(-lastGrace))) // a killed process gives a lot of memory back first
+	c.sock.Close()
 	// The reader sees EOF now; only a handler that blocks can hold it up.
-	await(stopGrace)
+	await(max(lastGrace, min(stopGrace, time.Until(deadline))))
 	if !have {
-		return result{err: fmt.Errorf("%w: it did not flush within %s", ErrSilent, drainGrace)}
+		s.mu.Lock()
+		c.abandoned = true
+		s.mu.Unlock()
+		return result{err: fmt.Errorf("%w: it did not flush in time", ErrSilent)}
 	}
 	if !ready && !res.finished {
 		return result{finished: true} // stopped before it began: nothing was lost
@@ -409,8 +431,13 @@ func explain(c *child, res result) error {
 		return res.err
 	}
 	how := "closed its socket and exited with status 0"
-	if c.err != nil {
-		how = c.err.Error() // "signal: killed", "exit status 2"
+	select {
+	case <-c.exited:
+		if c.err != nil {
+			how = c.err.Error() // "signal: killed", "exit status 2"
+		}
+	default:
+		how = "killed, but its process is not gone yet"
 	}
 	if words := c.last.String(); words != "" {
 		return fmt.Errorf("%w: %s (%s)", ErrDied, how, words)
@@ -428,7 +455,7 @@ func (s *Supervisor) serve(c *child, conf *agppb.Configure) result {
 		if err := receive(c, &ev, s.cfg.AliveTimeout, "while running"); err != nil {
 			return result{err: err}
 		}
-		finished, err := s.handle(&ev)
+		finished, err := s.handle(c, &ev)
 		if finished || err != nil {
 			return result{finished: finished, err: err}
 		}
@@ -490,18 +517,24 @@ func (s *Supervisor) open(c *child, conf *agppb.Configure) error {
 				theirs.GetVersion(), r.GetSource(), r.GetPipeline(), r.GetQueues(), models)
 			return nil
 		}
-		if _, err := s.handle(&ev); err != nil {
+		if _, err := s.handle(c, &ev); err != nil {
 			return err
 		}
 	}
 }
 
 // handle takes in one event after hello.
-func (s *Supervisor) handle(ev *agppb.Event) (finished bool, err error) {
+func (s *Supervisor) handle(c *child, ev *agppb.Event) (finished bool, err error) {
+	if ev.GetAlive() == nil {
+		s.events.Add(1)
+	}
 	switch e := ev.GetEvent().(type) {
 	case *agppb.Event_Snapshot:
 		s.mu.Lock()
 		defer s.mu.Unlock()
+		if c.abandoned {
+			return false, nil
+		}
 		if err := wire.SnapshotFromProto(e.Snapshot, &s.totals.next); err != nil {
 			s.status.RefusedEvents++
 			return false, nil

@@ -198,14 +198,66 @@ func TestFloodingEngineIsBoundedAndStoppable(t *testing.T) {
 	require.Less(t, time.Since(begin), 4*time.Second)
 }
 
-func TestStopOfAStubbornEngineTakesLessThan4s(t *testing.T) {
+// stopsInTime stops s and checks what holds in every case; it returns the final status.
+func stopsInTime(t *testing.T, s *Supervisor, snap *telemetry.Snapshot) (Status, time.Duration) {
+	t.Helper()
+	begin := time.Now()
+	s.Stop()
+	took := time.Since(begin)
+	require.Less(t, took, 2800*time.Millisecond)
+	st := s.Snapshot(snap)
+	require.False(t, st.Up)
+	require.Zero(t, snap.Engine.PacketsActive, "nothing is active in an engine that is gone")
+	require.Zero(t, snap.Engine.FlowsActive)
+	require.Equal(t, snap.Engine.PacketsSeen, snap.Engine.PacketsRecorded+st.PacketsLost)
+	require.LessOrEqual(t, st.FlowsLost, st.PacketsLost)
+	return st, took
+}
+
+func TestStopOfAStubbornEngineIsInTime(t *testing.T) {
 	s, _, _ := start(t, "stubborn", nil)
 	eventually(t, "up", func() bool { return s.Status().Up })
 	pid := s.Status().Pid
-	begin := time.Now()
-	s.Stop()
-	require.Less(t, time.Since(begin), 4*time.Second)
+	stopsInTime(t, s, &telemetry.Snapshot{})
 	require.False(t, alive(pid))
+}
+
+func TestStopOfAFrozenEngineIsInTimeAndCountsWhatIsLost(t *testing.T) {
+	s, _, _ := start(t, "backlog", nil)
+	var snap telemetry.Snapshot
+	eventually(t, "packets", func() bool { s.Snapshot(&snap); return snap.Engine.PacketsSeen > 0 })
+	pid := s.Status().Pid
+	require.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
+	st, _ := stopsInTime(t, s, &snap)
+	require.False(t, alive(pid))
+	require.EqualValues(t, 1<<30, st.PacketsLost)
+}
+
+func TestStopOfAnEngineWithTooManyFlowsLosesOnlyWhatDidNotComeInTime(t *testing.T) {
+	s, f, _ := start(t, "backlog", nil)
+	var snap telemetry.Snapshot
+	eventually(t, "packets", func() bool { s.Snapshot(&snap); return snap.Engine.PacketsSeen > 0 })
+	st, took := stopsInTime(t, s, &snap)
+	require.Greater(t, took, drainGrace, "an engine that makes progress goes on")
+	require.NotZero(t, snap.Engine.PacketsRecorded, "snapshots come while it drains")
+	require.NotZero(t, st.PacketsLost)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	require.NotZero(t, f.records)
+}
+
+// stuck is a handler that never comes back from its first record.
+type stuck struct{ free chan struct{} }
+
+func (h stuck) Record(*telemetry.Record) { <-h.free }
+func (h stuck) Alert(*telemetry.Alert)   {}
+
+func TestStopWithABlockedHandlerIsInTime(t *testing.T) {
+	h := stuck{make(chan struct{})}
+	defer close(h.free)
+	s, _, _ := start(t, "backlog", func(c *Config) { c.Handler = h })
+	eventually(t, "up", func() bool { return s.Status().Up })
+	stopsInTime(t, s, &telemetry.Snapshot{})
 }
 
 func TestWhatTheEngineStartedEndsWithIt(t *testing.T) {
@@ -328,6 +380,16 @@ func TestTotalsAddDeadEnginesPerRow(t *testing.T) {
 	}, s.Queues)
 	require.EqualValues(t, 1, tt.packetsLost)
 	require.EqualValues(t, 1, tt.flowsLost)
+}
+
+func TestNoMoreFlowsAreLostThanPackets(t *testing.T) {
+	tt := totals{seen: true}
+	tt.current.Engine = telemetry.EngineRow{PacketsSeen: 10, PacketsRecorded: 8, PacketsActive: 2, FlowsActive: 7}
+	tt.lose()
+	require.EqualValues(t, 2, tt.packetsLost)
+	require.EqualValues(t, 2, tt.flowsLost)
+	require.Zero(t, tt.current.Engine.FlowsActive)
+	require.Zero(t, tt.current.Engine.PacketsActive)
 }
 
 func TestNewRefusesAnIncompleteConfig(t *testing.T) {

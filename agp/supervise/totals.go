@@ -23,15 +23,18 @@ func (t *totals) take() {
 	t.seen = true
 }
 
-// lose counts what was inside the living engine when it died.
+// lose counts what was inside the living engine when it died; it is lost and no
+// longer active. A flow without a lost packet had its record.
 func (t *totals) lose() {
 	if !t.seen {
 		return
 	}
 	e := &t.current.Engine
 	// Open flows, and what was on its way between two stages.
-	t.packetsLost += uint64(max(0, int64(e.PacketsActive)+t.current.Missing()))
-	t.flowsLost += e.FlowsActive
+	packets := uint64(max(0, int64(e.PacketsActive)+t.current.Missing()))
+	t.packetsLost += packets
+	t.flowsLost += min(e.FlowsActive, packets)
+	e.PacketsActive, e.FlowsActive = 0, 0
 }
 
 // retire closes the account of an engine that is gone.

@@ -10,8 +10,9 @@ import (
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
 )
 
-// worker owns one queue. mu is held while a batch is processed, so that a
-// snapshot sees the state between two batches.
+// worker owns one queue. mu is held while a batch is processed but for the time
+// that the worker waits for the collector, so that a snapshot sees the state
+// between two callbacks of the table and never waits for the sink.
 type worker struct {
 	p    *Pipeline
 	id   int
@@ -127,7 +128,9 @@ func (w *worker) event(kind eventKind, index int32) {
 func (w *worker) room() {
 	if len(w.out.list)+eventsPerCallback > eventsPerBatch {
 		w.scorer.flush()
+		w.mu.Unlock()
 		w.send(w.at)
+		w.mu.Lock()
 	}
 }
 
