@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -182,12 +183,12 @@ func parse(o *Options, doc []byte) (*section, error) {
 		err = unknownKeys(missing, h)
 	}
 	if err != nil {
-		return nil, syntaxError(err)
+		return nil, syntaxError(err, doc)
 	}
 
 	var own map[string]map[string]common
 	if err := toml.Unmarshal(doc, &own); err != nil {
-		return nil, syntaxError(err)
+		return nil, syntaxError(err, doc)
 	}
 	s.common = own[h.kind][h.name]
 	if s.Interval < 0 {
@@ -270,7 +271,7 @@ func expressions(doc []byte, f func(p *unstable.Parser, path []string, node *uns
 	if p.Error() != nil {
 		var ignored map[string]any
 		if err := toml.Unmarshal(doc, &ignored); err != nil {
-			return syntaxError(err)
+			return syntaxError(err, doc)
 		}
 		return fmt.Errorf("%w: %w", ErrSyntax, p.Error())
 	}
@@ -435,8 +436,28 @@ func unknownKeys(missing *toml.StrictMissingError, h header) error {
 	return all
 }
 
-// syntaxError adds the position of a decoding error to its text.
-func syntaxError(err error) error {
+// wrongType is what the decoder says, in terms of Go, of a value of another kind.
+var wrongType = regexp.MustCompile(`cannot decode TOML (\w+) into .* of type (\S+)$`)
+
+// inWords says what a configuration file has to have for a Go type.
+func inWords(goType string) string {
+	switch {
+	case strings.HasPrefix(goType, "[]"):
+		return "a list"
+	case strings.HasPrefix(goType, "int"), strings.HasPrefix(goType, "uint"):
+		return "a whole number"
+	case strings.HasPrefix(goType, "float"):
+		return "a number"
+	case goType == "bool":
+		return "true or false"
+	case goType == "string":
+		return "a string in quotes"
+	}
+	return "a table"
+}
+
+// syntaxError adds the position of a decoding error of doc to its text.
+func syntaxError(err error, doc []byte) error {
 	var at *toml.DecodeError
 	if !errors.As(err, &at) {
 		if errors.Is(err, ErrUnknownKey) {
@@ -446,6 +467,13 @@ func syntaxError(err error) error {
 	}
 	line, column := at.Position()
 	if key := at.Key(); len(key) > 0 {
+		if m := wrongType.FindStringSubmatch(at.Error()); m != nil {
+			text := strings.Split(string(doc), "\n")[line-1]
+			value := strings.TrimSpace(text[min(column-1, len(text)):])
+			value = strings.ToValidUTF8(value[:min(len(value), 80)], "")
+			return fmt.Errorf("line %d, column %d: %w: %s = %s is of type %s, allowed: %s",
+				line, column, ErrSyntax, strings.Join(key, "."), value, m[1], inWords(m[2]))
+		}
 		return fmt.Errorf("line %d, column %d: %w: %s: %w", line, column, ErrSyntax, strings.Join(key, "."), err)
 	}
 	return fmt.Errorf("line %d, column %d: %w: %w", line, column, ErrSyntax, err)

@@ -280,6 +280,23 @@ func TestGatherNeverOverlaps(t *testing.T) {
 	require.Zero(t, overlaps.Load())
 }
 
+func TestHangupBeforeStartIsKeptForLater(t *testing.T) {
+	in := &toyReloader{toyInput{reload: func() error { return nil }}}
+	in.init = func() error { return syscall.Kill(os.Getpid(), syscall.SIGHUP) } // uncaught, it ends this test
+	stdin, end, err := os.Pipe()
+	require.NoError(t, err)
+	defer stdin.Close()
+	code := make(chan int, 1)
+	go func() {
+		code <- Run(context.Background(), Options{
+			Inputs: oneInput(in), ConfigReader: strings.NewReader("[[inputs.toy]]\n"), Stdin: stdin, Stdout: io.Discard, Stderr: io.Discard,
+		})
+	}()
+	eventually(t, "reloaded", func() bool { return in.reloads.Load() == 1 })
+	require.NoError(t, end.Close())
+	require.Equal(t, ExitOK, <-code)
+}
+
 func TestHangupReloads(t *testing.T) {
 	var broken atomic.Bool
 	in := &toyReloader{toyInput{reload: func() error {

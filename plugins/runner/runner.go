@@ -74,6 +74,7 @@ type Options struct {
 
 	// Signals delivers signals in tests. Default: those of the process.
 	Signals <-chan os.Signal
+	caught  chan os.Signal // those of the process
 	// Exit ends the process at a second stop signal. Default: os.Exit.
 	Exit func(code int)
 	// Now is the clock of metrics without a time. Default: time.Now.
@@ -121,6 +122,13 @@ func (o *Options) setDefaults() {
 // errors to Stderr. Only one Run at a time owns a process's signals and streams.
 func Run(ctx context.Context, o Options) int {
 	o.setDefaults()
+	if o.Signals == nil {
+		// SIGTERM and SIGINT may still end a process that hangs in Init; these must not.
+		c := make(chan os.Signal, 8)
+		signal.Notify(c, syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGUSR2)
+		defer signal.Stop(c)
+		o.caught = c
+	}
 	log := newLogger(o.Stderr, o.LogLevel, o.Now)
 	defer log.close(500 * time.Millisecond)
 	captureLogs(log)
@@ -193,8 +201,7 @@ type runner struct {
 
 // run is the supervisor.
 func (r *runner) run(ctx context.Context) int {
-	signals, release := r.signals()
-	defer release()
+	signals := r.signals()
 	go r.queue.write(r.Stdout)
 
 	// Start runs beside the supervisor: it may emit, and it may hang.
@@ -287,16 +294,15 @@ func (r *runner) start() error {
 
 var catchPipe sync.Once
 
-func (r *runner) signals() (<-chan os.Signal, func()) {
+func (r *runner) signals() <-chan os.Signal {
 	if r.Signals != nil {
-		return r.Signals, func() {}
+		return r.Signals
 	}
 	// With SIGPIPE caught, a closed standard output or error is an error of
 	// write(2) and not the end of the process. It stays caught: log lines follow.
 	catchPipe.Do(func() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) })
-	c := make(chan os.Signal, 8)
-	signal.Notify(c, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGUSR2)
-	return c, func() { signal.Stop(c) }
+	signal.Notify(r.caught, syscall.SIGTERM, syscall.SIGINT)
+	return r.caught
 }
 
 // handle reports whether the signal asks to stop.
