@@ -470,6 +470,9 @@ func syntaxError(err error, doc []byte) error {
 		if m := wrongType.FindStringSubmatch(at.Error()); m != nil {
 			text := strings.Split(string(doc), "\n")[line-1]
 			value := strings.TrimSpace(text[min(column-1, len(text)):])
+			if !strings.ContainsAny(value[:min(1, len(value))], `"'[{`) {
+				value = strings.TrimSpace(value[:strings.IndexAny(value+"#", ",]}#")])
+			}
 			value = strings.ToValidUTF8(value[:min(len(value), 80)], "")
 			return fmt.Errorf("line %d, column %d: %w: %s = %s is of type %s, allowed: %s",
 				line, column, ErrSyntax, strings.Join(key, "."), value, m[1], inWords(m[2]))

@@ -144,7 +144,7 @@ func TestConfigErrorsNameFileKeyAndLine(t *testing.T) {
 		{"field that is not configuration", "[[inputs.toy]]\n  Log = 1\n", ErrUnknownKey, `line 2: unknown key "Log"`},
 		{"key before the section", "colour = 1\n[[inputs.toy]]\n", ErrUnknownKey, `line 1: unknown key "colour" outside of a section`},
 		{"wrong type", "[[inputs.toy]]\n  count = \"many\"\n", ErrSyntax, `line 2, column 11: cannot read configuration: inputs.toy.count = "many" is of type string, allowed: a whole number`},
-		{"wrong type of a list", "[[inputs.toy]]\n  models = 7 # seven\n", ErrSyntax, `inputs.toy.models = 7 # seven is of type integer, allowed: a list`},
+		{"wrong type of a list", "[[inputs.toy]]\n  models = 7 # seven\n", ErrSyntax, `inputs.toy.models = 7 is of type integer, allowed: a list`},
 		{"bad duration", "[[inputs.toy]]\n\n  timeout = \"soon\"\n", ErrSyntax, `line 3, column 13: cannot read configuration`},
 		{"bad interval", "[[inputs.toy]]\n  interval = \"-1s\"\n", ErrSyntax, `interval -1s is negative`},
 		{"bad level", "[[inputs.toy]]\n  log_level = \"loud\"\n", ErrSyntax, `log_level "loud" is none of`},

@@ -13,6 +13,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	_ "github.com/agp-net/telegraf-agp/agp/cmd/telegraf-agp/internal/hangup" // before all others
 	"github.com/agp-net/telegraf-agp/agp/engine"
 	"github.com/agp-net/telegraf-agp/plugins/inputs/agp"
 	"github.com/agp-net/telegraf-agp/plugins/runner"
