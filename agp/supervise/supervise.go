@@ -39,6 +39,7 @@ var (
 	ErrProtocol = errors.New("engine broke the protocol")
 	ErrRefused  = errors.New("engine refused")
 	ErrStart    = errors.New("engine could not be started")
+	ErrCut      = errors.New("engine was ended before it had flushed all flows")
 )
 
 // Handler receives what the engine found, from one goroutine at a time. The
@@ -402,7 +403,8 @@ func (s *Supervisor) stopChild(c *child, served <-chan result) result {
 			last = now
 		}
 	}
-	if !have {
+	cut := !have
+	if cut {
 		_ = send(c, &agppb.Command{Command: &agppb.Command_Stop{Stop: &agppb.Stop{}}}) // the signals follow
 	}
 	c.end(stopGrace, killGrace)
@@ -414,10 +416,12 @@ func (s *Supervisor) stopChild(c *child, served <-chan result) result {
 		s.mu.Lock()
 		c.abandoned = true
 		s.mu.Unlock()
-		return result{err: fmt.Errorf("%w: it did not flush in time", ErrSilent)}
 	}
 	if !ready && !res.finished {
 		return result{finished: true} // stopped before it began: nothing was lost
+	}
+	if cut && !res.finished {
+		return result{err: ErrCut}
 	}
 	return res
 }

@@ -231,6 +231,7 @@ func TestStopOfAFrozenEngineIsInTimeAndCountsWhatIsLost(t *testing.T) {
 	st, _ := stopsInTime(t, s, &snap)
 	require.False(t, alive(pid))
 	require.EqualValues(t, 1<<30, st.PacketsLost)
+	require.Equal(t, ErrCut.Error(), st.LastError)
 }
 
 func TestStopOfAnEngineWithTooManyFlowsLosesOnlyWhatDidNotComeInTime(t *testing.T) {
@@ -241,6 +242,7 @@ func TestStopOfAnEngineWithTooManyFlowsLosesOnlyWhatDidNotComeInTime(t *testing.
 	require.Greater(t, took, drainGrace, "an engine that makes progress goes on")
 	require.NotZero(t, snap.Engine.PacketsRecorded, "snapshots come while it drains")
 	require.NotZero(t, st.PacketsLost)
+	require.Equal(t, ErrCut.Error(), st.LastError)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	require.NotZero(t, f.records)
