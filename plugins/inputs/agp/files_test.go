@@ -2,6 +2,7 @@ package agp
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"testing"
@@ -46,4 +47,15 @@ func TestPatternLeavesOutWhatCannotBeReadWithOneWarning(t *testing.T) {
 	require.ErrorContains(t, err, "allowed: a pattern that matches a readable file (")
 	require.ErrorContains(t, err, "b.pcap: is a folder")
 	require.Len(t, warnings, 1, "an error needs no warning")
+}
+
+func TestWhatStartsTheEngineAndThresholdsSayWhatIsAllowed(t *testing.T) {
+	a := plugin(t)
+	a.EngineCommand = []string{"/no/such/program"}
+	require.ErrorContains(t, a.Init(), "allowed: a program that can be started")
+	for _, v := range []float64{math.NaN(), math.Inf(1)} {
+		a = plugin(t)
+		a.Detect = map[string]float64{"port_scan": v}
+		require.ErrorContains(t, a.Init(), "allowed are finite numbers")
+	}
 }
