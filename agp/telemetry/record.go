@@ -2,7 +2,8 @@ package telemetry
 
 // SizeBins and DelayBins are the histogram lengths of a flow record.
 // Size: 16 bytes of L3 length per bin, the last saturates.
-// Delay: 4 bins per octave from 1 us; bin 0 also holds what is shorter, the last saturates.
+// Delay: 4 bins per octave from 1 us; bin 0 also holds what is shorter, the last
+// everything from 55 ms on.
 const (
 	SizeBins  = 95
 	DelayBins = 64

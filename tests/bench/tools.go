@@ -91,7 +91,7 @@ func Tools(plugin, models, python, script, capture, dir, sink string) []Tool {
 			Name: oursPlain, Role: "ours", OneCPU: true,
 			Args:   []string{plugin, "replay", "--output", "influx", "--no-records", "--max-flows", "1048576", "--sketch-feature", "blocked", "--models", "none", capture},
 			Stdout: out("plain.influx"), Flows: sum(out("plain.influx"), `(?m)^agp_traffic,.*[ ,]flows=(\d+)i`),
-			Note: "all features: histograms, all sketches with SketchFeature, detection; output is the metrics that telegraf gets; room for 1,048,576 flows per queue",
+			Note: "all features: histograms, all sketches with SketchFeature, detection; output is the metrics that telegraf gets; room for 1,048,576 flows",
 		},
 		{
 			Name: oursRecords, Role: "ours", OneCPU: true,
@@ -103,7 +103,7 @@ func Tools(plugin, models, python, script, capture, dir, sink string) []Tool {
 			Name: oursScored, Role: "ours", OneCPU: true, Needs: []string{app, class},
 			Args:   []string{plugin, "replay", "--output", "influx", "--no-records", "--max-flows", "1048576", "--sketch-feature", "blocked", "--models", app + "," + class, capture},
 			Stdout: out("scored.influx"), Flows: sum(out("scored.influx"), `(?m)^agp_traffic,.*[ ,]flows=(\d+)i`),
-			Note: "app and class on every flow; output is the metrics that telegraf gets; room for 1,048,576 flows per queue",
+			Note: "app and class on every flow; output is the metrics that telegraf gets; room for 1,048,576 flows",
 		},
 		{
 			Name: "argus", Role: "meter", OneCPU: true,
