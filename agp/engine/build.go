@@ -6,7 +6,6 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -38,9 +37,6 @@ func Build(conf *agppb.Configure, sink pipeline.Sink, log Log) (*Built, error) {
 		return nil, err
 	}
 	queues := int(min(conf.GetQueues(), cpu.MaxQueues+1)) // one too many is refused by the pipeline
-	if queues == 0 {
-		queues = min(runtime.GOMAXPROCS(0), cpu.MaxQueues)
-	}
 	m := &models{log: log}
 	p, err := cpu.New(cpu.Config{
 		Source: src, SourceName: conf.GetSource().GetKind(), Interface: conf.GetInterface(), Sink: sink, Queues: queues,
@@ -50,7 +46,7 @@ func Build(conf *agppb.Configure, sink pipeline.Sink, log Log) (*Built, error) {
 		},
 		Flow: flow.Config{
 			IdleNs: conf.GetIdleTimeoutNs(), ActiveNs: conf.GetActiveTimeoutNs(),
-			MaxFlows: int(min(conf.GetMaxFlows(), math.MaxInt32)+uint64(queues)-1) / queues,
+			MaxFlows: int(min(conf.GetMaxFlows(), math.MaxInt32)),
 			Key:      flow.KeyOptions{VLAN: conf.GetKeyVlan(), Tunnel: conf.GetKeyTunnel()},
 		},
 		Models: m.load(conf.GetModels()),
@@ -63,7 +59,7 @@ func Build(conf *agppb.Configure, sink pipeline.Sink, log Log) (*Built, error) {
 	}
 	m.attach(p)
 	return &Built{
-		Pipeline: p, Source: name, Kind: "cpu", Models: m.names(), Queues: queues, Swap: m.swap, Finding: m.finding,
+		Pipeline: p, Source: name, Kind: "cpu", Models: m.names(), Queues: p.Queues(), Swap: m.swap, Finding: m.finding,
 		Close: func() error { return errors.Join(m.close(), src.Close()) },
 	}, nil
 }

@@ -7,48 +7,73 @@ import (
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
 )
 
-// count adds one packet to the flow's two histograms. Short flows keep the bin
-// numbers of their packets; longer ones a block of counters, widened when one is full.
-func (t *Table) count(f *state, size, delay int, first bool) {
-	n := f.dir[0].packets + f.dir[1].packets // with this packet
-	if f.tier == tierInline {
-		if n <= inlineHist {
-			f.inline[0][n-1], f.inline[1][n-1] = uint8(size), uint8(delay)
-			return
-		}
-		f.histRef = t.small.take()
-		b := t.small.at(f.histRef)
-		*b = smallHist{}
-		for i := range inlineHist {
-			b[f.inline[0][i]]++
-			if i > 0 {
-				b[telemetry.SizeBins+int(f.inline[1][i])]++
-			}
-		}
-		f.tier = tierSmall
+// count adds one packet to the flow's two histograms; n is its number in the record, from 1.
+func (t *Table) count(f *state, n uint64, size, delay int) {
+	i := (n - 1) % BinnedPackets
+	if i == 0 && n > 1 {
+		t.binned(f, n-1)
+		t.fold(f)
 	}
-	if f.tier == tierSmall {
-		b := t.small.at(f.histRef)
-		s, d := &b[size], &b[telemetry.SizeBins+delay]
-		if *s < math.MaxUint8 && *d < math.MaxUint8 {
-			*s++
-			if !first {
-				*d++
-			}
-			return
-		}
-		ref := t.large.take()
-		l := t.large.at(ref)
-		for i := range l {
-			l[i] = uint32(b[i])
-		}
-		t.small.release(f.histRef)
-		f.tier, f.histRef = tierLarge, ref
+	f.bins[0][i], f.bins[1][i] = uint8(size), uint8(delay)
+}
+
+// pending returns the bins that are not yet counted of a record of n packets.
+func (f *state) pending(n uint64) (size, delay []uint8) {
+	if n == 0 {
+		return nil, nil
 	}
-	l := t.large.at(f.histRef)
-	saturatingInc(&l[size])
-	if !first {
-		saturatingInc(&l[telemetry.SizeBins+delay])
+	n = (n-1)%BinnedPackets + 1
+	size, delay = f.bins[0][:n], f.bins[1][:n]
+	if f.tier == tierNone {
+		delay = delay[1:]
+	}
+	return size, delay
+}
+
+// binned tells the handler of the pending bins.
+func (t *Table) binned(f *state, n uint64) {
+	size, delay := f.pending(n)
+	t.h.Binned(f.hash, size, delay)
+}
+
+// fold counts BinnedPackets bins, in counters that are taken when the first are
+// and widened before one could overflow.
+func (t *Table) fold(f *state) {
+	size, delay := f.bins[0][:], f.bins[1][:]
+	switch f.tier {
+	case tierNone:
+		delay = delay[1:]
+		f.tier, f.histRef = tierSmall, t.small.take()
+		*t.small.at(f.histRef) = smallHist{}
+		fallthrough
+	case tierSmall:
+		b := t.small.at(f.histRef)
+		var high uint8
+		for _, bin := range size {
+			b[bin]++
+			high = max(high, b[bin])
+		}
+		for _, bin := range delay {
+			b[telemetry.SizeBins+int(bin)]++
+			high = max(high, b[telemetry.SizeBins+int(bin)])
+		}
+		if high > math.MaxUint8-BinnedPackets {
+			ref := t.large.take()
+			l := t.large.at(ref)
+			for i := range l {
+				l[i] = uint32(b[i])
+			}
+			t.small.release(f.histRef)
+			f.tier, f.histRef = tierLarge, ref
+		}
+	case tierLarge:
+		l := t.large.at(f.histRef)
+		for _, bin := range size {
+			saturatingInc(&l[bin])
+		}
+		for _, bin := range delay {
+			saturatingInc(&l[telemetry.SizeBins+int(bin)])
+		}
 	}
 }
 
@@ -61,14 +86,6 @@ func saturatingInc(v *uint32) {
 // histograms adds the flow's counters to size and delay.
 func (t *Table) histograms(f *state, size *[telemetry.SizeBins]uint32, delay *[telemetry.DelayBins]uint32) {
 	switch f.tier {
-	case tierInline:
-		n := int(f.dir[0].packets + f.dir[1].packets)
-		for i := range n {
-			size[f.inline[0][i]]++
-			if i > 0 {
-				delay[f.inline[1][i]]++
-			}
-		}
 	case tierSmall:
 		b := t.small.at(f.histRef)
 		for i := range size {
@@ -81,6 +98,13 @@ func (t *Table) histograms(f *state, size *[telemetry.SizeBins]uint32, delay *[t
 		l := t.large.at(f.histRef)
 		copy(size[:], l[:telemetry.SizeBins])
 		copy(delay[:], l[telemetry.SizeBins:])
+	}
+	sizes, delays := f.pending(f.dir[0].packets + f.dir[1].packets)
+	for _, bin := range sizes {
+		saturatingInc(&size[bin])
+	}
+	for _, bin := range delays {
+		saturatingInc(&delay[bin])
 	}
 }
 

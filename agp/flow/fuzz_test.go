@@ -79,7 +79,7 @@ func fuzzPacket(data []byte, forward bool, now *int64) Packet {
 	p.L3Len, p.WireLen = p.PayloadLen+40, p.PayloadLen+54
 	p.Info.Seq, p.Ack, p.Window = uint32(data[4]), uint32(data[5]), uint16(data[5]&1)
 	p.Frame, p.PayloadCap = data, min(p.PayloadLen, uint32(len(data)))
-	p.Key, p.FromB = MakeKey(&p.Info, KeyOptions{})
+	p.FromB = p.Key.Set(&p.Info, KeyOptions{})
 	p.Hash = p.Key.Hash(1)
 	return p
 }

@@ -15,7 +15,8 @@ type recorder struct {
 	started int
 	mature  []uint64
 	told    [2]uint64
-	head    *model.Head // at the last Mature
+	binned  [2][telemetry.SizeBins]uint32 // size and delay bins told by Binned
+	head    *model.Head                   // at the last Mature
 }
 
 func newRecorder(cfg Config) *recorder {
@@ -28,6 +29,14 @@ func (r *recorder) Started(Ref, *Packet) { r.started++ }
 func (r *recorder) Progress(_ Ref, packets, bytes uint64) {
 	r.told[0] += packets
 	r.told[1] += bytes
+}
+func (r *recorder) Binned(_ uint64, size, delay []uint8) {
+	for _, b := range size {
+		r.binned[0][b]++
+	}
+	for _, b := range delay {
+		r.binned[1][b]++
+	}
 }
 func (r *recorder) Mature(f Ref) {
 	r.mature = append(r.mature, r.t.Packets(f))
@@ -83,7 +92,7 @@ func (f *feed) packet(gap int64, rev bool, payload uint32) *Packet {
 }
 
 func (f *feed) add(p *Packet) *Packet {
-	p.Key, p.FromB = MakeKey(&p.Info, f.r.t.cfg.Key)
+	p.FromB = p.Key.Set(&p.Info, f.r.t.cfg.Key)
 	p.Hash = p.Key.Hash(1)
 	f.r.t.Add(p)
 	return p

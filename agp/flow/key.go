@@ -1,7 +1,7 @@
 package flow
 
 import (
-	"bytes"
+	"cmp"
 	"encoding/binary"
 	"math/bits"
 
@@ -25,22 +25,41 @@ type KeyOptions struct {
 	Tunnel bool
 }
 
-// MakeKey returns the key of a packet and whether its sender is endpoint B.
-func MakeKey(in *packet.Info, o KeyOptions) (k Key, fromB bool) {
-	k.Protocol, k.IPVersion = in.Protocol, in.IPVersion
+// Set makes k the key of a packet and reports whether the packet's sender is endpoint B.
+func (k *Key) Set(in *packet.Info, o KeyOptions) (fromB bool) {
+	k.Protocol, k.IPVersion, k.VLAN, k.Tunnel = in.Protocol, in.IPVersion, 0, 0
 	if o.VLAN {
 		k.VLAN = in.VLAN
 	}
 	if o.Tunnel {
 		k.Tunnel = in.TunnelID
 	}
-	c := bytes.Compare(in.Src[:], in.Dst[:])
-	if c < 0 || (c == 0 && in.SrcPort <= in.DstPort) {
-		k.A, k.B, k.PortA, k.PortB = in.Src, in.Dst, in.SrcPort, in.DstPort
-		return k, false
+	src, dst := &in.Src, &in.Dst
+	k.PortA, k.PortB = in.SrcPort, in.DstPort
+	if c := compareAddr(src, dst); c > 0 || c == 0 && in.SrcPort > in.DstPort {
+		fromB = true
+		src, dst = dst, src
+		k.PortA, k.PortB = in.DstPort, in.SrcPort
 	}
-	k.A, k.B, k.PortA, k.PortB = in.Dst, in.Src, in.DstPort, in.SrcPort
-	return k, true
+	copyAddr(&k.A, src)
+	copyAddr(&k.B, dst)
+	return fromB
+}
+
+func compareAddr(a, b *[16]byte) int {
+	be := binary.BigEndian
+	if c := cmp.Compare(be.Uint64(a[:8]), be.Uint64(b[:8])); c != 0 {
+		return c
+	}
+	return cmp.Compare(be.Uint64(a[8:]), be.Uint64(b[8:]))
+}
+
+// copyAddr copies word by word, as the words were stored just before: a wider load
+// would have to wait for them.
+func copyAddr(to, from *[16]byte) {
+	ne := binary.NativeEndian
+	ne.PutUint64(to[:8], ne.Uint64(from[:8]))
+	ne.PutUint64(to[8:], ne.Uint64(from[8:]))
 }
 
 // Hash is a keyed 64-bit hash of the key: folded 64x64->128 bit multiplications

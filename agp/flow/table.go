@@ -78,6 +78,10 @@ type Handler interface {
 	// Progress is called every ProgressPackets packets and before Ended with what
 	// the flow has carried since the call before (wire bytes).
 	Progress(r Ref, packets, bytes uint64)
+	// Binned is called every BinnedPackets packets and before Ended with the
+	// histogram bins of the packets since the call before: one size bin each, and a
+	// delay bin for all but the record's first. hash is Key.Hash of the flow.
+	Binned(hash uint64, size, delay []uint8)
 	// Mature is called when a flow has reached one of Config.Triggers.
 	Mature(r Ref)
 	// Ended is called before the flow's state is released; Record reads it.
@@ -123,16 +127,18 @@ type Score struct {
 	Score  float32
 }
 
-const (
-	inlineHist = 16 // packets whose bins are kept inline before a block is taken
-	none       = ^uint32(0)
-)
+// BinnedPackets is for how many packets a flow keeps the bare bin numbers before
+// they are counted: most flows never need counters, and the others touch them once
+// in so many packets.
+const BinnedPackets = 16
 
-// tiers of histogram storage
+const none = ^uint32(0)
+
+// tiers of histogram counters
 const (
-	tierInline uint8 = iota // two codes a packet, inline
-	tierSmall               // uint8 counters
-	tierLarge               // uint32 counters
+	tierNone  uint8 = iota
+	tierSmall       // uint8
+	tierLarge       // uint32
 )
 
 type smallHist [telemetry.SizeBins + telemetry.DelayBins + 1]uint8
@@ -141,7 +147,7 @@ type largeHist [telemetry.SizeBins + telemetry.DelayBins]uint32
 // state is one active flow: no pointers, fields that every packet touches first.
 type state struct {
 	key            Key
-	hash           uint32
+	hash           uint64 // Key.Hash; its low half is the index entry's
 	lastNs         int64
 	startNs        int64
 	bits           uint16
@@ -151,7 +157,7 @@ type state struct {
 	timeSteps      uint32
 	dir            [2]half
 	tcp            [2]tcpHalf
-	inline         [2][inlineHist]uint8 // size bins, delay bins
+	bins           [2][BinnedPackets]uint8 // size and delay bins of the packets not yet counted
 	startSeq       uint64
 	toldPackets    uint32 // reported by Progress, modulo 2^32
 	toldBytes      uint32
@@ -346,8 +352,7 @@ func after(ns, d int64) int64 {
 // the flow and the delay since the flow's packet before, -1 for a first one.
 func (t *Table) Add(p *Packet) (r Ref, delay int64) {
 	t.stats.Packets++
-	h := uint32(p.Hash)
-	ref := t.find(&p.Key, h)
+	ref := t.find(&p.Key, uint32(p.Hash))
 	ts := p.TimestampNs
 	if ref != none {
 		f := t.flows.at(ref)
@@ -365,7 +370,7 @@ func (t *Table) Add(p *Packet) (r Ref, delay int64) {
 	}
 	opened := ref == none
 	if opened {
-		ref = t.open(p, h)
+		ref = t.open(p)
 	}
 	f := t.flows.at(ref)
 	n := f.dir[0].packets + f.dir[1].packets + 1
@@ -379,7 +384,7 @@ func (t *Table) Add(p *Packet) (r Ref, delay int64) {
 		f.startNs, f.lastNs, f.startSeq = start, start, p.Seq
 		t.schedule(ref, f)
 	}
-	delay = t.update(ref, f, p, n == 1)
+	delay = t.update(ref, f, p, n)
 	if opened {
 		t.h.Started(Ref(ref), p)
 	}
@@ -413,10 +418,11 @@ func (f *state) direction(p *Packet) int {
 }
 
 // differ reports whether the endpoints can be told apart.
-func (k *Key) differ() bool { return k.A != k.B || k.PortA != k.PortB }
+func (k *Key) differ() bool { return k.PortA != k.PortB || k.A != k.B }
 
 // open makes room for and initialises a flow; its first packet is not yet added.
-func (t *Table) open(p *Packet, h uint32) uint32 {
+func (t *Table) open(p *Packet) uint32 {
+	h := uint32(p.Hash)
 	if t.active >= t.cfg.MaxFlows {
 		t.evict(h)
 	}
@@ -425,7 +431,7 @@ func (t *Table) open(p *Packet, h uint32) uint32 {
 	}
 	ref := t.flows.take()
 	f := t.flows.at(ref)
-	*f = state{key: p.Key, hash: h, bits: bitLive, histRef: none, headRef: none, next: none, prev: none, wheel: none}
+	*f = state{key: p.Key, hash: p.Hash, bits: bitLive, histRef: none, headRef: none, next: none, prev: none, wheel: none}
 	fromB := p.FromB
 	if p.Protocol == packet.ProtoTCP && p.TCPFlags&(packet.TCPSyn|packet.TCPAck) == packet.TCPSyn|packet.TCPAck {
 		fromB = !fromB // the first packet answers: its receiver is the initiator
@@ -458,6 +464,7 @@ func (t *Table) emit(ref uint32, f *state, reason telemetry.EndReason) {
 	t.stats.Records++
 	t.stats.Recorded += f.dir[0].packets + f.dir[1].packets
 	t.progress(ref, f)
+	t.binned(f, f.dir[0].packets+f.dir[1].packets)
 	t.h.Ended(Ref(ref), reason)
 }
 
@@ -468,7 +475,7 @@ func (t *Table) releaseHist(f *state) {
 	case tierLarge:
 		t.large.release(f.histRef)
 	}
-	f.tier, f.histRef = tierInline, none
+	f.tier, f.histRef = tierNone, none
 	if f.headRef != none {
 		t.heads.release(f.headRef)
 		f.headRef = none
@@ -482,7 +489,7 @@ func (t *Table) end(ref uint32, f *state, reason telemetry.EndReason) {
 	}
 	t.releaseHist(f)
 	t.unschedule(ref, f)
-	t.unlink(ref, f.hash)
+	t.unlink(ref, uint32(f.hash))
 	f.bits = 0
 	t.flows.release(ref)
 	t.active--
@@ -524,8 +531,9 @@ func (f *state) less(g *state) bool {
 	return f.startSeq < g.startSeq
 }
 
-// update adds the packet to the flow's counters.
-func (t *Table) update(ref uint32, f *state, p *Packet, first bool) int64 {
+// update adds the packet, the record's n-th, to the flow's counters.
+func (t *Table) update(ref uint32, f *state, p *Packet, n uint64) int64 {
+	first := n == 1
 	d := f.direction(p)
 	h := &f.dir[d]
 	ts := p.TimestampNs
@@ -562,7 +570,7 @@ func (t *Table) update(ref uint32, f *state, p *Packet, first bool) int64 {
 	if !first {
 		delayBin = DelayBin(delay)
 	}
-	t.count(f, sizeBin, delayBin, first)
+	t.count(f, n, sizeBin, delayBin)
 	if f.headRef != none {
 		collect(t.heads.at(f.headRef), p, d, delayBin, first)
 	}

@@ -20,8 +20,8 @@ func TestKeyMeetsInBothDirections(t *testing.T) {
 		in.SrcPort, in.DstPort = uint16(rng.IntN(3)), uint16(rng.IntN(3))
 		back := in
 		back.Src, back.Dst, back.SrcPort, back.DstPort = in.Dst, in.Src, in.DstPort, in.SrcPort
-		a, fromB := MakeKey(&in, KeyOptions{})
-		b, backFromB := MakeKey(&back, KeyOptions{})
+		var a, b Key
+		fromB, backFromB := a.Set(&in, KeyOptions{}), b.Set(&back, KeyOptions{})
 		require.Equal(t, a, b)
 		require.Equal(t, a.Hash(7), b.Hash(7))
 		if a.differ() {
@@ -32,10 +32,11 @@ func TestKeyMeetsInBothDirections(t *testing.T) {
 
 func TestKeyOptions(t *testing.T) {
 	in := packet.Info{VLAN: 5, TunnelID: 9}
-	k, _ := MakeKey(&in, KeyOptions{})
+	var k Key
+	k.Set(&in, KeyOptions{})
 	require.Zero(t, k.VLAN)
 	require.Zero(t, k.Tunnel)
-	k, _ = MakeKey(&in, KeyOptions{VLAN: true, Tunnel: true})
+	k.Set(&in, KeyOptions{VLAN: true, Tunnel: true})
 	require.EqualValues(t, 5, k.VLAN)
 	require.EqualValues(t, 9, k.Tunnel)
 }
@@ -62,11 +63,19 @@ func TestEveryPacketIsInOneRecord(t *testing.T) {
 		}
 		require.LessOrEqual(t, f.r.t.Active(), f.r.t.cfg.MaxFlows)
 		var packets, size uint64
+		var binned [2][telemetry.SizeBins]uint32
 		for _, r := range f.flush() {
 			packets += total(&r)
 			size += sum(r.SizeHist[:])
 			require.Equal(t, total(&r)-1, sum(r.DelayHist[:]))
+			for i, n := range r.SizeHist {
+				binned[0][i] += n
+			}
+			for i, n := range r.DelayHist {
+				binned[1][i] += n
+			}
 		}
+		require.Equal(t, binned, f.r.binned, "Binned tells of every packet")
 		require.EqualValues(t, n, packets)
 		require.EqualValues(t, n, size)
 		require.EqualValues(t, n, f.r.told[0], "Progress tells of every packet")
@@ -138,7 +147,7 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 		} else {
 			p.SrcPort = uint16(i / 4)
 		}
-		p.Key, p.FromB = MakeKey(&p.Info, KeyOptions{})
+		p.FromB = p.Key.Set(&p.Info, KeyOptions{})
 		p.Hash = p.Key.Hash(1)
 		packets = append(packets, p)
 		f.r.t.Add(p)
@@ -176,7 +185,7 @@ func BenchmarkAdd(b *testing.B) {
 				p.Src, p.Dst = addr(rng.Uint32N(uint32(flows))), addr(1<<31)
 				p.TCPFlags, p.L3Len, p.WireLen, p.PayloadLen = packet.TCPAck, 500, 514, 460
 				p.TimestampNs = t0 + int64(i)
-				p.Key, p.FromB = MakeKey(&p.Info, KeyOptions{})
+				p.FromB = p.Key.Set(&p.Info, KeyOptions{})
 				p.Hash = p.Key.Hash(1)
 			}
 			b.ReportAllocs()
@@ -190,7 +199,8 @@ func BenchmarkAdd(b *testing.B) {
 
 type discard struct{}
 
-func (discard) Started(Ref, *Packet)           {}
-func (discard) Progress(Ref, uint64, uint64)   {}
-func (discard) Mature(Ref)                     {}
-func (discard) Ended(Ref, telemetry.EndReason) {}
+func (discard) Started(Ref, *Packet)            {}
+func (discard) Progress(Ref, uint64, uint64)    {}
+func (discard) Binned(uint64, []uint8, []uint8) {}
+func (discard) Mature(Ref)                      {}
+func (discard) Ended(Ref, telemetry.EndReason)  {}

@@ -2,7 +2,9 @@ package flow
 
 import (
 	"slices"
+	"unsafe"
 
+	"github.com/agp-net/telegraf-agp/agp/internal/prefetch"
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
 )
 
@@ -68,7 +70,8 @@ func (t *Table) Tick(nowNs int64) {
 		}
 	}
 	t.inOrder(t.expired)
-	for _, ref := range t.expired {
+	for i, ref := range t.expired {
+		t.prefetchEnd(i)
 		f := t.flows.at(ref)
 		_, reason := t.deadline(f)
 		if reason == telemetry.EndActive && nowNs-f.lastNs <= t.cfg.IdleNs {
@@ -77,6 +80,17 @@ func (t *Table) Tick(nowNs int64) {
 			continue
 		}
 		t.end(ref, f, reason)
+	}
+}
+
+// prefetchEnd asks for the state and the index entry of a flow that ends soon after the i-th.
+func (t *Table) prefetchEnd(i int) {
+	const state, index = 4, 2
+	if i+state < len(t.expired) {
+		prefetch.Lines8(unsafe.Pointer(t.flows.at(t.expired[i+state])))
+	}
+	if i+index < len(t.expired) {
+		t.PrefetchIndex(t.flows.at(t.expired[i+index]).hash)
 	}
 }
 
@@ -99,7 +113,8 @@ func (t *Table) Flush(nowNs int64) {
 		}
 	}
 	t.inOrder(t.expired)
-	for _, ref := range t.expired {
+	for i, ref := range t.expired {
+		t.prefetchEnd(i)
 		f := t.flows.at(ref)
 		due, reason := t.deadline(f)
 		if due >= nowNs && reason != telemetry.EndTCP {

@@ -222,44 +222,43 @@ func (s *Blocked) Lines(flow uint64) (l Lines) {
 }
 
 // Add counts one packet of a flow; a bin beyond the last counts in the last.
-func (s *Blocked) Add(flow uint64, bin int) { s.AddAt(s.Lines(flow), bin) }
+func (s *Blocked) Add(flow uint64, bin int) {
+	s.AddAt(s.Lines(flow), []uint8{uint8(clampBin(bin, BlockedBins))})
+}
 
-// AddAt is Add for a flow whose places are known.
-func (s *Blocked) AddAt(lines Lines, bin int) {
-	bin = clampBin(bin, BlockedBins)
+// AddAt is Add for some packets of a flow whose places are known.
+func (s *Blocked) AddAt(lines Lines, bins []uint8) {
 	for _, l := range lines {
-		s.bump(l, bin, 1)
+		p := &s.lines[l]
+		for _, b := range bins {
+			bin := min(int(b), BlockedBins-1)
+			if p.low[bin]++; p.low[bin] == 0 {
+				s.wrap(l, bin)
+			}
+		}
 	}
-	s.n++
+	s.n += uint64(len(bins))
 }
 
 // Prefetch asks for the counters that AddAt will touch.
-func (s *Blocked) Prefetch(lines Lines, bin int) {
-	bin = clampBin(bin, BlockedBins)
+func (s *Blocked) Prefetch(lines Lines) {
 	for _, l := range lines {
-		prefetch.Line(unsafe.Pointer(&s.lines[l].low[bin]))
+		prefetch.Line(unsafe.Pointer(&s.lines[l].low[0]))
+		prefetch.Line(unsafe.Pointer(&s.lines[l].low[64]))
 	}
 }
 
-// bump adds v < 256 to a cell.
-func (s *Blocked) bump(line uint32, bin int, v uint8) {
-	p := &s.lines[line]
-	p.low[bin] += v
-	if p.low[bin] < v {
-		p.wrapped[bin/8] |= 1 << (bin % 8)
-		s.addCarry(line, bin, 1)
-	}
+// wrap notes that a cell has passed 255.
+func (s *Blocked) wrap(line uint32, bin int) {
+	s.lines[line].wrapped[bin/8] |= 1 << (bin % 8)
+	i, j := s.carryIndex(line, bin)
+	s.carry[0][i] = satAdd(s.carry[0][i], 1)
+	s.carry[1][j] = satAdd(s.carry[1][j], 1)
 }
 
 func (s *Blocked) carryIndex(line uint32, bin int) (uint32, uint32) {
 	x := s.h.Pair(uint64(line)<<8|uint64(bin), 3)
 	return uint32(x) & (s.width - 1), uint32(x>>32) & (s.width - 1)
-}
-
-func (s *Blocked) addCarry(line uint32, bin int, v uint32) {
-	i, j := s.carryIndex(line, bin)
-	s.carry[0][i] = satAdd(s.carry[0][i], v)
-	s.carry[1][j] = satAdd(s.carry[1][j], v)
 }
 
 func (s *Blocked) cell(line uint32, bin int) uint32 {
@@ -308,7 +307,10 @@ func (s *Blocked) Merge(o *Blocked) error {
 			s.lines[l].wrapped[i] |= v
 		}
 		for bin, v := range p.low {
-			s.bump(uint32(l), bin, v)
+			if q := &s.lines[l].low[bin]; *q+v < v {
+				s.wrap(uint32(l), bin)
+			}
+			s.lines[l].low[bin] += v
 		}
 	}
 	s.n += o.n

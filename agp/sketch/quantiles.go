@@ -25,6 +25,7 @@ var ErrEmpty = errors.New("sketch is empty")
 // with its logarithmic mapping, so existing stores can merge it.
 type Quantiles struct {
 	m    *mapping.LogarithmicMapping
+	t    *wholeTable
 	zero float64
 	n    float64
 	bins []float64 // whole numbers unless merged from elsewhere; exact to 2^53
@@ -37,6 +38,12 @@ const quantilesMax = 1 << 63
 
 // NewQuantiles makes an empty sketch.
 func NewQuantiles() *Quantiles {
+	s := newQuantiles()
+	s.t = wholeBins()
+	return s
+}
+
+func newQuantiles() *Quantiles {
 	m, err := mapping.NewLogarithmicMapping(QuantilesAccuracy)
 	if err != nil {
 		panic(err) // the accuracy is a constant of this package
@@ -68,7 +75,7 @@ func (s *Quantiles) AddUint(v uint64) {
 	}
 	v = min(v, quantilesMax)
 	e := bits.Len64(v)
-	t := wholeBins()
+	t := s.t
 	i := t.first[e][v<<(64-e)<<1>>(64-wholeCellBits)]
 	for v > t.high[i] {
 		i++
@@ -86,30 +93,30 @@ type wholeTable struct {
 const wholeCellBits = 6
 
 var wholeBins = sync.OnceValue(func() *wholeTable {
-	s := NewQuantiles()
+	s := newQuantiles()
 	t := &wholeTable{high: make([]uint64, len(s.bins))}
 	for i := range t.high {
-		// The mapping's own answer decides at the edge, not its bound.
+		// The mapping's own answer decides at the edge, not its bound. Steps begin
+		// with what a float64 of that size can tell apart.
 		v := uint64(s.m.LowerBound(i + 1))
+		ulp := uint64(1) << max(0, bits.Len64(v)-53)
 		for v > 0 && s.m.Index(float64(v)) > i {
-			v--
+			v -= min(v, ulp)
 		}
-		for v < quantilesMax && s.m.Index(float64(v+1)) <= i {
-			v++
+		for step := ulp; step > 0; step /= 2 {
+			for v+step <= quantilesMax && s.m.Index(float64(v+step)) <= i {
+				v += step
+			}
 		}
 		t.high[i] = v
 	}
 	t.high[len(t.high)-1] = quantilesMax
+	i := 0
 	for e := 1; e <= 64; e++ {
 		for c := range t.first[e] {
 			v := uint64(1)<<(e-1) | uint64(c)<<(64-wholeCellBits)>>(65-e)
-			i := 0
-			if e == 64 {
-				i = len(t.high) - 1 // only quantilesMax itself
-			} else {
-				for t.high[i] < v {
-					i++
-				}
+			for t.high[i] < min(v, quantilesMax) { // beyond it is only quantilesMax itself
+				i++
 			}
 			t.first[e][c] = uint16(i)
 		}

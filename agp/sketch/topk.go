@@ -24,18 +24,18 @@ type Key [40]byte
 type TopK struct {
 	h       Hasher
 	k       int
-	used    int
 	n       uint64
 	err     uint64
 	mask    uint32
-	slots   []topSlot // open addressing, linear probing, at most half full
+	index   []topIndex // open addressing, linear probing, at most half full
+	entries []TopEntry // in no order, at most 2k
 	scratch []uint64
-	spare   []topSlot
 }
 
-type topSlot struct {
-	key   Key
-	count uint64 // 0: free
+// topIndex is small, so that a search stays in the cache where keys would not.
+type topIndex struct {
+	hash  uint32
+	entry uint32 // number in entries + 1; 0: free
 }
 
 // TopEntry is one heavy hitter: Count <= truth <= Count + Error().
@@ -55,11 +55,20 @@ func NewTopK(k int, key [16]byte) (*TopK, error) {
 	}
 	return &TopK{
 		h: NewHasher(key), k: k, mask: uint32(size - 1),
-		slots: make([]topSlot, size), scratch: make([]uint64, 0, 2*k), spare: make([]topSlot, 0, k),
+		index: make([]topIndex, size), entries: make([]TopEntry, 0, 2*k), scratch: make([]uint64, 0, 2*k),
 	}, nil
 }
 
-func (s *TopK) hash(k *Key) uint32 { return uint32(s.h.Bytes(k[:])) }
+// find returns the key's place in the index, or the free one where it belongs.
+func (s *TopK) find(k *Key) (at *topIndex, hash uint32) {
+	hash = uint32(s.h.Bytes(k[:]))
+	for i := hash & s.mask; ; i = (i + 1) & s.mask {
+		at = &s.index[i]
+		if at.entry == 0 || at.hash == hash && s.entries[at.entry-1].Key == *k {
+			return at, hash
+		}
+	}
+}
 
 // Add counts weight for key.
 func (s *TopK) Add(key *Key, weight uint64) {
@@ -71,50 +80,38 @@ func (s *TopK) Add(key *Key, weight uint64) {
 }
 
 func (s *TopK) add(key *Key, weight uint64) {
-	i := s.hash(key) & s.mask
-	for s.slots[i].count != 0 {
-		if s.slots[i].key == *key {
-			s.slots[i].count += weight
-			return
-		}
-		i = (i + 1) & s.mask
-	}
-	if s.used == 2*s.k {
-		s.reduce()
-		s.add(key, weight)
+	at, hash := s.find(key)
+	if at.entry != 0 {
+		s.entries[at.entry-1].Count += weight
 		return
 	}
-	s.slots[i] = topSlot{*key, weight}
-	s.used++
+	if len(s.entries) == 2*s.k {
+		s.reduce()
+		at, hash = s.find(key)
+	}
+	s.entries = append(s.entries, TopEntry{*key, weight})
+	*at = topIndex{hash, uint32(len(s.entries))}
 }
 
 // reduce leaves at most k counters.
 func (s *TopK) reduce() {
-	if s.used <= s.k {
-		return
-	}
 	s.scratch = s.scratch[:0]
-	for i := range s.slots {
-		if c := s.slots[i].count; c != 0 {
-			s.scratch = append(s.scratch, c)
-		}
+	for i := range s.entries {
+		s.scratch = append(s.scratch, s.entries[i].Count)
 	}
 	cut := nthLargest(s.scratch, s.k)
 	s.err += cut
-	s.spare = s.spare[:0]
-	for i := range s.slots {
-		if c := s.slots[i].count; c > cut {
-			s.spare = append(s.spare, topSlot{s.slots[i].key, c - cut})
+	kept := s.entries[:0]
+	for i := range s.entries {
+		if e := &s.entries[i]; e.Count > cut {
+			kept = append(kept, TopEntry{e.Key, e.Count - cut})
 		}
-		s.slots[i].count = 0
 	}
-	s.used = len(s.spare)
-	for j := range s.spare {
-		i := s.hash(&s.spare[j].key) & s.mask
-		for s.slots[i].count != 0 {
-			i = (i + 1) & s.mask
-		}
-		s.slots[i] = s.spare[j]
+	s.entries = kept
+	clear(s.index)
+	for i := range s.entries {
+		at, hash := s.find(&s.entries[i].Key)
+		*at = topIndex{hash, uint32(i + 1)}
 	}
 }
 
@@ -151,10 +148,8 @@ func nthLargest(v []uint64, n int) uint64 {
 
 // Count returns the lower bound of a key's sum; 0 if it is not kept.
 func (s *TopK) Count(key *Key) uint64 {
-	for i := s.hash(key) & s.mask; s.slots[i].count != 0; i = (i + 1) & s.mask {
-		if s.slots[i].key == *key {
-			return s.slots[i].count
-		}
+	if at, _ := s.find(key); at.entry != 0 {
+		return s.entries[at.entry-1].Count
 	}
 	return 0
 }
@@ -168,11 +163,7 @@ func (s *TopK) Error() uint64 { return s.err }
 // Top appends up to n entries to dst, largest count first, equal counts by key.
 func (s *TopK) Top(dst []TopEntry, n int) []TopEntry {
 	from := len(dst)
-	for i := range s.slots {
-		if s.slots[i].count != 0 {
-			dst = append(dst, TopEntry{s.slots[i].key, s.slots[i].count})
-		}
-	}
+	dst = append(dst, s.entries...)
 	part := dst[from:]
 	slices.SortFunc(part, func(a, b TopEntry) int {
 		if a.Count != b.Count {
@@ -193,12 +184,10 @@ func (s *TopK) Merge(o *TopK) error {
 	}
 	// All counters of both are added before the one reduction that the bound
 	// allows: first make room by a table that holds both.
-	sum := make(map[Key]uint64, s.used+o.used)
+	sum := make(map[Key]uint64, len(s.entries)+len(o.entries))
 	for _, t := range [2]*TopK{s, o} {
-		for i := range t.slots {
-			if c := t.slots[i].count; c != 0 {
-				sum[t.slots[i].key] += c
-			}
+		for i := range t.entries {
+			sum[t.entries[i].Key] += t.entries[i].Count
 		}
 	}
 	var cut uint64
@@ -222,23 +211,19 @@ func (s *TopK) Merge(o *TopK) error {
 
 // Reset forgets everything added.
 func (s *TopK) Reset() {
-	clear(s.slots)
-	s.used, s.n, s.err = 0, 0, 0
+	clear(s.index)
+	s.entries = s.entries[:0]
+	s.n, s.err = 0, 0
 }
 
 // MarshalBinary implements encoding.BinaryMarshaler; entries are in key order.
 func (s *TopK) MarshalBinary() ([]byte, error) {
-	b := make([]byte, 0, wireHeader+40+48*s.used)
+	b := make([]byte, 0, wireHeader+40+48*len(s.entries))
 	b = writeHeader(b, 'T')
-	for _, v := range []uint64{uint64(s.k), s.h.fingerprint(), s.n, s.err, uint64(s.used)} {
+	for _, v := range []uint64{uint64(s.k), s.h.fingerprint(), s.n, s.err, uint64(len(s.entries))} {
 		b = binary.LittleEndian.AppendUint64(b, v)
 	}
-	all := make([]TopEntry, 0, s.used)
-	for i := range s.slots {
-		if s.slots[i].count != 0 {
-			all = append(all, TopEntry{s.slots[i].key, s.slots[i].count})
-		}
-	}
+	all := slices.Clone(s.entries)
 	slices.SortFunc(all, func(a, b TopEntry) int { return bytes.Compare(a.Key[:], b.Key[:]) })
 	for i := range all {
 		b = append(b, all[i].Key[:]...)

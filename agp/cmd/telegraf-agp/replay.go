@@ -9,7 +9,6 @@ import (
 	"maps"
 	"os"
 	"os/signal"
-	"runtime"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -42,7 +41,7 @@ func replayCommand() *cli.Command {
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Value: "table", Usage: "`FORMAT`: json (one object per line), influx (line protocol) or table"},
 			&cli.StringFlag{Name: "models", Usage: "`LIST` of model files or folders, comma separated; none switches scoring off; default: the shipped models"},
-			&cli.IntFlag{Name: "queues", Value: runtime.GOMAXPROCS(0), Usage: "flow table shards, one goroutine each"},
+			&cli.IntFlag{Name: "queues", Usage: "flow table shards, one goroutine each; 0: what suits this machine"},
 			&cli.IntFlag{Name: "batch", Value: cpu.DefaultBatch, Usage: "frames per batch"},
 			&cli.Float64Flag{Name: "speed", Usage: "1.0 replays at capture pace, 0 as fast as possible"},
 			&cli.StringFlag{Name: "interface", Usage: "value of the interface tag; default: the file's name"},
@@ -68,8 +67,6 @@ func replay(c *cli.Context) error {
 	switch {
 	case c.Int("max-flows") < 1:
 		return fmt.Errorf("max-flows = %d, want at least 1", c.Int("max-flows"))
-	case c.Int("queues") < 1:
-		return fmt.Errorf("queues = %d, want 1 to %d", c.Int("queues"), cpu.MaxQueues)
 	case c.Duration("idle-timeout") <= 0, c.Duration("active-timeout") <= 0:
 		return fmt.Errorf("idle-timeout = %s, active-timeout = %s, want more than 0", c.Duration("idle-timeout"), c.Duration("active-timeout"))
 	case c.Duration("window") < 0 || c.Float64("speed") < 0:
@@ -106,7 +103,7 @@ func replay(c *cli.Context) error {
 		Source: src, SourceName: "pcap", Interface: name, Sink: sink,
 		Queues: c.Int("queues"), Batch: c.Int("batch"), Decap: decap,
 		Flow: flow.Config{
-			IdleNs: int64(c.Duration("idle-timeout")), ActiveNs: int64(c.Duration("active-timeout")), MaxFlows: max(1, c.Int("max-flows")/c.Int("queues")),
+			IdleNs: int64(c.Duration("idle-timeout")), ActiveNs: int64(c.Duration("active-timeout")), MaxFlows: c.Int("max-flows"),
 			Key: flow.KeyOptions{VLAN: c.Bool("key-vlan"), Tunnel: c.Bool("key-tunnel")},
 		},
 		Models: models,

@@ -166,13 +166,13 @@ func (c *collector) end(r *telemetry.Record) {
 	if r.FirstReplyNs >= 0 {
 		t.FirstReplySumNs += uint64(r.FirstReplyNs)
 		t.FirstReplyCount++
-		c.firstReply.Add(float64(r.FirstReplyNs))
+		c.firstReply.AddUint(uint64(r.FirstReplyNs))
 	}
 	if r.TCPHandshakeNs >= 0 {
 		t.HandshakeSumNs += uint64(r.TCPHandshakeNs)
 		t.HandshakeCount++
 		t.ConnectionsOpen++
-		c.handshake.Add(float64(r.TCPHandshakeNs))
+		c.handshake.AddUint(uint64(r.TCPHandshakeNs))
 	} else if r.Protocol == packet.ProtoTCP && fwd.TCPFlags&packet.TCPSyn != 0 &&
 		(rev.Packets == 0 || rev.TCPFlags&(packet.TCPRst|packet.TCPSyn) == packet.TCPRst) {
 		t.ConnectionsFailed++ // refused or never answered

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,7 +21,7 @@ import (
 // Limits and defaults of Config.
 const (
 	MaxQueues    = 256
-	DefaultBatch = 256
+	DefaultBatch = 1024
 	DefaultTopK  = 10
 )
 
@@ -33,10 +34,10 @@ type Config struct {
 	SourceName string // for EngineRow.Source
 	Interface  string // for Record.Interface and Alert.Interface
 	Sink       pipeline.Sink
-	Queues     int // workers; default 1
+	Queues     int // workers; 0: what suits this machine
 	Batch      int // frames per source batch, 1 to 4096
 	Decap      packet.Decap
-	Flow       flow.Config // Head, HeadPackets and Triggers follow from Models
+	Flow       flow.Config // Head, HeadPackets and Triggers follow from Models; MaxFlows is for all queues together
 	Models     *model.Set  // nil: no scoring
 	Detect     detect.Config
 	Sketch     SketchConfig
@@ -124,7 +125,12 @@ func New(cfg Config) (*Pipeline, error) {
 		return nil, fmt.Errorf("%w: batch = %d, allowed are 1 to 4096", ErrConfig, cfg.Batch)
 	}
 	if cfg.Queues == 0 {
-		cfg.Queues = 1
+		cfg.Queues = defaultQueues(cfg.Models)
+	}
+	if n := cfg.Flow.MaxFlows; n > 0 {
+		cfg.Flow.MaxFlows = (n-1)/cfg.Queues + 1
+	} else {
+		cfg.Flow.MaxFlows = (flow.DefaultMaxFlows-1)/cfg.Queues + 1
 	}
 	if cfg.Batch == 0 {
 		cfg.Batch = DefaultBatch
@@ -161,6 +167,19 @@ func New(cfg Config) (*Pipeline, error) {
 	}
 	return p, nil
 }
+
+// defaultQueues leaves a CPU to the goroutine that reads and parses, which is as busy as a
+// worker, unless workers have the larger share of the work because they score.
+func defaultQueues(m *model.Set) int {
+	n := runtime.GOMAXPROCS(0)
+	if len(m.Models()) == 0 {
+		n--
+	}
+	return max(1, min(n, MaxQueues))
+}
+
+// Queues returns the number of workers.
+func (p *Pipeline) Queues() int { return len(p.workers) }
 
 // SwapModels implements pipeline.Pipeline: each worker takes the set over before its next batch.
 func (p *Pipeline) SwapModels(s *model.Set) {
@@ -246,7 +265,7 @@ func (p *Pipeline) take(w *work, i int) {
 	p.seq++
 	p.pass(w, f.TimestampNs, i)
 	k.Frame, k.Seq = f.Data, p.seq
-	k.Key, k.FromB = flow.MakeKey(&k.Info, p.cfg.Flow.Key)
+	k.FromB = k.Key.Set(&k.Info, p.cfg.Flow.Key)
 	k.Hash = k.Key.Hash(p.seed)
 	q := flow.QueueOf(k.Hash, len(w.queues))
 	w.queues[q] = append(w.queues[q], uint16(i))

@@ -69,6 +69,12 @@ func (l *lines) Alert(a *telemetry.Alert) {
 	l.alerts = append(l.alerts, string(telemetry.AppendAlertJSON(nil, a)))
 }
 
+// each calls a function for every record.
+type each func(*telemetry.Record)
+
+func (f each) Record(r *telemetry.Record) { f(r) }
+func (each) Alert(*telemetry.Alert)       {}
+
 func run(t testing.TB, cfg Config) (*lines, *telemetry.Snapshot) {
 	l := &lines{}
 	cfg.Sink = l
@@ -221,6 +227,69 @@ func TestAccountingIdentity(t *testing.T) {
 		require.Zero(t, s.Missing())
 		require.NotZero(t, s.Engine.Evictions)
 		require.NotZero(t, s.Engine.Drops["non_ip_arp"])
+	}
+}
+
+// TestSketchFeatureHasEveryFlowsHistograms: what the sketches of all queues say of a flow is
+// what its records say together; few flows, so that none collide.
+func TestSketchFeatureHasEveryFlowsHistograms(t *testing.T) {
+	key := [16]byte{7}
+	var list []source.Frame
+	for i := range 100 {
+		for _, f := range traffic(5, 500) {
+			f.TimestampNs += int64(i) * 3600e9
+			list = append(list, f)
+		}
+	}
+	for _, layout := range []string{"blocked", "published"} {
+		for _, queues := range []int{1, 3} {
+			type histograms struct {
+				size  [telemetry.SizeBins]uint32
+				delay [telemetry.DelayBins]uint32
+			}
+			want := make(map[uint64]*histograms)
+			var longest uint64
+			var seed uint64
+			sink := each(func(r *telemetry.Record) {
+				in := packet.Info{
+					Src: r.Src, Dst: r.Dst, SrcPort: r.SrcPort, DstPort: r.DstPort, Protocol: r.Protocol, IPVersion: r.IPVersion,
+				}
+				var k flow.Key
+				k.Set(&in, flow.KeyOptions{})
+				hash := k.Hash(seed)
+				h := want[hash]
+				if h == nil {
+					h = &histograms{}
+					want[hash] = h
+				}
+				longest = max(longest, r.Dir[0].Packets+r.Dir[1].Packets)
+				for b, n := range r.SizeHist {
+					h.size[b] += n
+				}
+				for b, n := range r.DelayHist {
+					h.delay[b] += n
+				}
+			})
+			p, err := New(Config{Source: &frames{list: list}, Sink: sink, Queues: queues, Key: key, Sketch: SketchConfig{Feature: layout},
+				Flow: flow.Config{IdleNs: 1e15, ActiveNs: 1e16}})
+			require.NoError(t, err)
+			seed = p.seed
+			require.NoError(t, p.Run(context.Background()))
+			require.Greater(t, longest, uint64(flow.BinnedPackets), "flows that are told of in parts")
+			for hash, h := range want {
+				var got histograms
+				w := p.workers[flow.QueueOf(hash, queues)]
+				switch f := w.sketches.features.(type) {
+				case *blocked:
+					f.sizes.Decode(hash, got.size[:])
+					f.delays.Decode(hash, got.delay[:])
+				case *published:
+					f.sizes.Decode(hash, got.size[:])
+					f.delays.Decode(hash, got.delay[:])
+				}
+				require.Equal(t, *h, got, "%s, %d queues", layout, queues)
+			}
+		}
 	}
 }
 

@@ -58,38 +58,57 @@ var distinctNames = [distinctLists]string{"sources", "destinations", "dst_ports"
 
 // features are the size and delay histograms of SketchFeature in one layout.
 type features interface {
-	// prefetch asks for the counters of a packet that comes soon.
-	prefetch(flow uint64, size int)
-	// add counts one packet; delay is negative for a flow's first.
-	add(flow uint64, size, delay int)
+	// add counts packets of one flow by their bins, at the latest when flush is called.
+	add(flow uint64, size, delay []uint8)
+	flush()
 }
 
-type blocked struct{ sizes, delays *sketch.Blocked }
-
-func (b *blocked) prefetch(flow uint64, size int) {
-	l := b.sizes.Lines(flow)
-	b.sizes.Prefetch(l, size)
-	b.delays.Prefetch(l, 0) // all delay bins are in the first half of a line
+// blocked lets some flows wait until the cache lines of all of them are on their way.
+type blocked struct {
+	sizes, delays *sketch.Blocked
+	waiting       [8]blockedAdd
+	n             int
 }
 
-func (b *blocked) add(flow uint64, size, delay int) {
-	l := b.sizes.Lines(flow)
-	b.sizes.AddAt(l, size)
-	if delay >= 0 {
-		b.delays.AddAt(l, delay)
+type blockedAdd struct {
+	lines         sketch.Lines
+	sizes         [flow.BinnedPackets]uint8
+	delays        [flow.BinnedPackets]uint8
+	nSize, nDelay uint8
+}
+
+func (b *blocked) add(flow uint64, size, delay []uint8) {
+	w := &b.waiting[b.n]
+	w.lines = b.sizes.Lines(flow)
+	b.sizes.Prefetch(w.lines)
+	b.delays.Prefetch(w.lines)
+	w.nSize, w.nDelay = uint8(copy(w.sizes[:], size)), uint8(copy(w.delays[:], delay))
+	if b.n++; b.n == len(b.waiting) {
+		b.flush()
 	}
+}
+
+func (b *blocked) flush() {
+	for i := range b.waiting[:b.n] {
+		w := &b.waiting[i]
+		b.sizes.AddAt(w.lines, w.sizes[:w.nSize])
+		b.delays.AddAt(w.lines, w.delays[:w.nDelay])
+	}
+	b.n = 0
 }
 
 type published struct{ sizes, delays *sketch.Published }
 
-func (p *published) prefetch(uint64, int) {}
-
-func (p *published) add(flow uint64, size, delay int) {
-	p.sizes.Add(flow, size)
-	if delay >= 0 {
-		p.delays.Add(flow, delay)
+func (p *published) add(flow uint64, size, delay []uint8) {
+	for _, bin := range size {
+		p.sizes.Add(flow, int(bin))
+	}
+	for _, bin := range delay {
+		p.delays.Add(flow, int(bin))
 	}
 }
+
+func (p *published) flush() {}
 
 func newFeatures(layout string, key [16]byte) (features, error) {
 	switch layout {
@@ -101,7 +120,7 @@ func newFeatures(layout string, key [16]byte) (features, error) {
 			return nil, err
 		}
 		delays, err := sketch.NewBlocked(blockedWidth, key)
-		return &blocked{sizes, delays}, err
+		return &blocked{sizes: sizes, delays: delays}, err
 	case "published":
 		// The artefact's 3 MB: 2 MB of Bloom filter, 1 MB of counters.
 		sizes, err := sketch.NewPublished(telemetry.SizeBins, publishedWidth, publishedBits, key)
@@ -176,17 +195,10 @@ func newSketches(cfg *SketchConfig, key [16]byte) (*sketches, error) {
 }
 
 // packet adds what is counted per packet; delay is negative for a flow's first.
-func (s *sketches) packet(k *flow.Packet, delay int64) {
-	s.now.size.AddUint(uint64(k.L3Len))
+func (s *sketches) packet(l3Len uint32, delay int64) {
+	s.now.size.AddUint(uint64(l3Len))
 	if delay >= 0 {
 		s.now.delay.AddUint(uint64(delay))
-	}
-	if s.features != nil {
-		bin := -1
-		if delay >= 0 {
-			bin = flow.DelayBin(delay)
-		}
-		s.features.add(k.Hash, flow.SizeBin(k.L3Len), bin)
 	}
 }
 
@@ -204,40 +216,49 @@ func (s *sketches) start(src, dst *[16]byte, dstPort uint16, k *flow.Packet) {
 	n.distinct[distinctDestinations].Add(addrBytes(dst, k.IPVersion))
 	n.distinct[distinctDstPorts].AddUint64(uint64(k.Protocol)<<16 | uint64(dstPort))
 	n.distinct[distinctFlows].AddUint64(k.Hash)
-	key := addrKey(src, k.IPVersion)
-	n.top[topSrcFlows].Add(&key, 1)
+	s.addTop(topSrcFlows, src, k.IPVersion, 1)
 }
 
 // progress adds what a flow has carried since it was told last.
-func (s *sketches) progress(e flow.Endpoints, packets, bytes uint64) {
+func (s *sketches) progress(e *flow.Endpoints, packets, bytes uint64) {
 	n := s.now
-	key := addrKey(&e.Src, e.IPVersion)
-	n.top[topSrcBytes].Add(&key, bytes)
-	key = addrKey(&e.Dst, e.IPVersion)
-	n.top[topDstBytes].Add(&key, bytes)
-	key = sketch.Key{}
+	s.addTop(topSrcBytes, &e.Src, e.IPVersion, bytes)
+	s.addTop(topDstBytes, &e.Dst, e.IPVersion, bytes)
+	var key sketch.Key
 	binary.BigEndian.PutUint16(key[0:], e.DstPort)
 	key[2] = e.Protocol
 	n.top[topDstPortBytes].Add(&key, bytes)
-	key = flowKey(&e)
+	key = sketch.Key{}
+	copy(key[0:16], e.Src[:])
+	copy(key[16:32], e.Dst[:])
+	binary.BigEndian.PutUint16(key[32:], e.SrcPort)
+	binary.BigEndian.PutUint16(key[34:], e.DstPort)
+	key[36], key[37] = e.Protocol, e.IPVersion
 	n.top[topFlowBytes].Add(&key, bytes)
 	n.entropy[0].Add(s.hash.Addr(&e.Src), uint32(packets))
 	n.entropy[1].Add(s.hash.Addr(&e.Dst), uint32(packets))
 }
 
-func addrKey(a *[16]byte, version uint8) (k sketch.Key) {
-	copy(k[:], a[:])
-	k[16] = version
-	return k
+// addTop adds an address to a list of heavy hitters.
+func (s *sketches) addTop(list int, addr *[16]byte, version uint8, weight uint64) {
+	var key sketch.Key
+	copy(key[:16], addr[:])
+	key[16] = version
+	s.now.top[list].Add(&key, weight)
 }
 
-func flowKey(e *flow.Endpoints) (k sketch.Key) {
-	copy(k[0:], e.Src[:])
-	copy(k[16:], e.Dst[:])
-	binary.BigEndian.PutUint16(k[32:], e.SrcPort)
-	binary.BigEndian.PutUint16(k[34:], e.DstPort)
-	k[36], k[37] = e.Protocol, e.IPVersion
-	return k
+// binned adds packets of one flow by their histogram bins.
+func (s *sketches) binned(hash uint64, size, delay []uint8) {
+	if s.features != nil {
+		s.features.add(hash, size, delay)
+	}
+}
+
+// flush adds what waits.
+func (s *sketches) flush() {
+	if s.features != nil {
+		s.features.flush()
+	}
 }
 
 // tick closes a window when the capture clock enters the next one.

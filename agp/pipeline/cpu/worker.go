@@ -75,6 +75,7 @@ func (w *worker) batch(b *work) {
 		w.table.Flush(b.nowNs)
 	}
 	w.scorer.flush()
+	w.sketches.flush()
 	w.mu.Unlock()
 	w.send(last(b.seq))
 }
@@ -90,11 +91,7 @@ func (w *worker) prefetch(b *work, mine []uint16, n int) {
 		w.table.PrefetchIndex(b.packets[mine[n+prefetchIndex]].Hash)
 	}
 	if n+prefetchState < len(mine) {
-		k := &b.packets[mine[n+prefetchState]]
-		w.table.PrefetchState(k.Hash)
-		if f := w.sketches.features; f != nil {
-			f.prefetch(k.Hash, flow.SizeBin(k.L3Len))
-		}
+		w.table.PrefetchState(b.packets[mine[n+prefetchState]].Hash)
 	}
 }
 
@@ -103,7 +100,7 @@ func (w *worker) add(k *flow.Packet) {
 	w.counters.packets++
 	w.counters.bytes += uint64(k.WireLen)
 	_, delay := w.table.Add(k)
-	w.sketches.packet(k, delay)
+	w.sketches.packet(k.L3Len, delay)
 }
 
 func (w *worker) tick(t tick) {
@@ -159,7 +156,13 @@ func (w *worker) Started(r flow.Ref, k *flow.Packet) {
 
 // Progress implements flow.Handler.
 func (w *worker) Progress(r flow.Ref, packets, bytes uint64) {
-	w.sketches.progress(w.table.Endpoints(r), packets, bytes)
+	e := w.table.Endpoints(r)
+	w.sketches.progress(&e, packets, bytes)
+}
+
+// Binned implements flow.Handler.
+func (w *worker) Binned(hash uint64, size, delay []uint8) {
+	w.sketches.binned(hash, size, delay)
 }
 
 // Mature implements flow.Handler.

@@ -12,7 +12,7 @@ import (
 
 const (
 	// windowSize is what a batch's buffer holds at least.
-	windowSize = 128 << 10
+	windowSize = 256 << 10
 	minRead    = 4 << 10
 )
 
