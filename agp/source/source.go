@@ -14,6 +14,10 @@ type Frame struct {
 	TimestampNs int64  // ns since the Unix epoch, clock of the capturing interface
 	WireLen     uint32 // bytes on the wire; >= len(Data)
 	LinkType    packet.LinkType
+	// SegmentSize is the payload of each frame on the wire but the last, if the
+	// kernel has joined several to this one (GRO) or will split it (GSO): 0 if it is
+	// one frame. Data and WireLen then have the headers once.
+	SegmentSize uint16
 	Interface   uint32 // index of the capturing interface inside this source
 }
 

@@ -70,6 +70,7 @@ func (t *totals) merged(dst *telemetry.Snapshot) {
 	e.Suppressed += b.Engine.Suppressed
 	e.CPUSeconds += b.Engine.CPUSeconds
 	e.SkippedFields += b.Engine.SkippedFields
+	e.MovedBuckets += b.Engine.MovedBuckets
 	e.Drops = addCounts(b.Engine.Drops, c.Engine.Drops)
 	e.Errors = addCounts(b.Engine.Errors, c.Engine.Errors)
 	dst.Engine = e
@@ -112,6 +113,23 @@ func (t *totals) merged(dst *telemetry.Snapshot) {
 		d.Packets += q.Packets
 		d.Bytes += q.Bytes
 		d.Drops = addCounts(d.Drops, q.Drops)
+	}
+
+	type steeringKey struct{ iface, target string }
+	steeringAt := make(map[steeringKey]int, len(c.Steering))
+	dst.Steering = append(dst.Steering, c.Steering...)
+	for i := range c.Steering {
+		steeringAt[steeringKey{c.Steering[i].Interface, c.Steering[i].Target}] = i
+	}
+	for i := range b.Steering {
+		r := b.Steering[i]
+		if k, ok := steeringAt[steeringKey{r.Interface, r.Target}]; ok {
+			dst.Steering[k].Packets += r.Packets
+			dst.Steering[k].Bytes += r.Bytes
+			continue
+		}
+		r.Rules = 0 // they went with their engine
+		dst.Steering = append(dst.Steering, r)
 	}
 }
 

@@ -66,6 +66,7 @@ type Record struct {
 	TCPHandshakeNs    int64 // -1 if the handshake was not seen
 	TCPSynRetransmits uint32
 	TimeSteps         uint32 // negative time steps clamped to 0
+	Coalesced         uint64 // packets that the kernel handed over several at a time; their delays are 0
 	Queue             uint16
 	Interface         string
 	Outputs           []Output

@@ -13,6 +13,7 @@ type Snapshot struct {
 	Top      []TopRow
 	Sketches []SketchRow
 	Queues   []QueueRow
+	Steering []SteeringRow
 }
 
 // TrafficRow are the counters of one (app, class, protocol). The number of rows
@@ -96,6 +97,16 @@ type QueueRow struct {
 	Depth   int64             // gauge: packets or batches waiting; -1 if the queue cannot say
 }
 
+// SteeringRow is what happened to the traffic of one interface on its way to one
+// target: "engine", "kernel", "blocked", "rate_limited", "would_block", ...
+type SteeringRow struct {
+	Interface string
+	Target    string
+	Packets   uint64 // frames on the wire
+	Bytes     uint64
+	Rules     uint64 // gauge: rules that lead there
+}
+
 // EngineRow are the readings of the engine as a whole.
 type EngineRow struct {
 	Source   string   // "pcap", ...
@@ -109,11 +120,13 @@ type EngineRow struct {
 	Errors          map[string]uint64 // faults of the input that cost no known number of packets, by reason
 	Records         uint64
 	Alerts          uint64
-	FlowsActive     uint64 // gauge
-	Evictions       uint64 // records cut because a bucket was full
-	Inferences      uint64 // model evaluations
-	TimeSteps       uint64 // negative time steps clamped to 0
-	StateBytes      uint64 // gauge: memory of the flow table
+	FlowsActive     uint64  // gauge
+	Evictions       uint64  // records cut because a bucket was full
+	Inferences      uint64  // model evaluations
+	TimeSteps       uint64  // negative time steps clamped to 0
+	StateBytes      uint64  // gauge: memory of the flow table
+	QueueSkew       float64 // gauge: busiest queue over the mean of all; 0 if not measured
+	MovedBuckets    uint64  // hash ranges that went to another queue
 
 	// Time from the packet that made a flow ready to its score, of evaluations
 	// so far; exist if PacketToScoreCount > 0.
@@ -130,7 +143,7 @@ type EngineRow struct {
 
 // Reset empties s and keeps its memory.
 func (s *Snapshot) Reset() {
-	*s = Snapshot{Traffic: s.Traffic[:0], Top: s.Top[:0], Sketches: s.Sketches[:0], Queues: s.Queues[:0]}
+	*s = Snapshot{Traffic: s.Traffic[:0], Top: s.Top[:0], Sketches: s.Sketches[:0], Queues: s.Queues[:0], Steering: s.Steering[:0]}
 }
 
 // Summary is the last word of a run: its accounting.

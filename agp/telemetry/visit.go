@@ -90,6 +90,9 @@ func Visit(r *Record, v Visitor) {
 		v.Uint("tcp_syn_retransmits", uint64(r.TCPSynRetransmits))
 	}
 	v.Uint("time_steps", uint64(r.TimeSteps))
+	if r.Coalesced > 0 {
+		v.Uint("packets_coalesced", r.Coalesced)
+	}
 	for i := range r.Outputs {
 		o := &r.Outputs[i]
 		n, ok := outputNames[o.Field]

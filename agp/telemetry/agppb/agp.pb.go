@@ -135,7 +135,7 @@ func (x Log_Level) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Log_Level.Descriptor instead.
 func (Log_Level) EnumDescriptor() ([]byte, []int) {
-	return file_agp_proto_rawDescGZIP(), []int{12, 0}
+	return file_agp_proto_rawDescGZIP(), []int{16, 0}
 }
 
 // Command goes from the plugin down to the engine.
@@ -148,6 +148,8 @@ type Command struct {
 	//	*Command_SwapModels
 	//	*Command_Drain
 	//	*Command_Stop
+	//	*Command_SteerRules
+	//	*Command_SteerPolicy
 	Command       isCommand_Command `protobuf_oneof:"command"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -235,6 +237,24 @@ func (x *Command) GetStop() *Stop {
 	return nil
 }
 
+func (x *Command) GetSteerRules() *SteerRules {
+	if x != nil {
+		if x, ok := x.Command.(*Command_SteerRules); ok {
+			return x.SteerRules
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetSteerPolicy() *SteerPolicy {
+	if x != nil {
+		if x, ok := x.Command.(*Command_SteerPolicy); ok {
+			return x.SteerPolicy
+		}
+	}
+	return nil
+}
+
 type isCommand_Command interface {
 	isCommand_Command()
 }
@@ -259,6 +279,14 @@ type Command_Stop struct {
 	Stop *Stop `protobuf:"bytes,5,opt,name=stop,proto3,oneof"`
 }
 
+type Command_SteerRules struct {
+	SteerRules *SteerRules `protobuf:"bytes,6,opt,name=steer_rules,json=steerRules,proto3,oneof"`
+}
+
+type Command_SteerPolicy struct {
+	SteerPolicy *SteerPolicy `protobuf:"bytes,7,opt,name=steer_policy,json=steerPolicy,proto3,oneof"`
+}
+
 func (*Command_Hello) isCommand_Command() {}
 
 func (*Command_Configure) isCommand_Command() {}
@@ -268,6 +296,10 @@ func (*Command_SwapModels) isCommand_Command() {}
 func (*Command_Drain) isCommand_Command() {}
 
 func (*Command_Stop) isCommand_Command() {}
+
+func (*Command_SteerRules) isCommand_Command() {}
+
+func (*Command_SteerPolicy) isCommand_Command() {}
 
 // Event goes from the engine up to the plugin.
 type Event struct {
@@ -691,10 +723,11 @@ func (x *Configure) GetSnapshotIntervalNs() int64 {
 
 type Source struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"` // "pcap"
+	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"` // "pcap", "mirror", "divert"
 	Files         []string               `protobuf:"bytes,2,rep,name=files,proto3" json:"files,omitempty"`
 	Speed         float64                `protobuf:"fixed64,3,opt,name=speed,proto3" json:"speed,omitempty"`                            // 0: as fast as possible, 1: capture pace
 	SkipFrames    uint64                 `protobuf:"varint,4,opt,name=skip_frames,json=skipFrames,proto3" json:"skip_frames,omitempty"` // frames that an earlier engine has accounted for
+	Live          *Live                  `protobuf:"bytes,5,opt,name=live,proto3" json:"live,omitempty"`                                // with "mirror" and "divert"
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -757,6 +790,369 @@ func (x *Source) GetSkipFrames() uint64 {
 	return 0
 }
 
+func (x *Source) GetLive() *Live {
+	if x != nil {
+		return x.Live
+	}
+	return nil
+}
+
+// Live says how frames are taken from running interfaces.
+type Live struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Interfaces    []string               `protobuf:"bytes,1,rep,name=interfaces,proto3" json:"interfaces,omitempty"`
+	SnapLen       uint32                 `protobuf:"varint,2,opt,name=snap_len,json=snapLen,proto3" json:"snap_len,omitempty"`          // bytes of a frame that the engine sees (mirror)
+	RingBytes     uint64                 `protobuf:"varint,3,opt,name=ring_bytes,json=ringBytes,proto3" json:"ring_bytes,omitempty"`    // per CPU (mirror)
+	Xdp           bool                   `protobuf:"varint,4,opt,name=xdp,proto3" json:"xdp,omitempty"`                                 // mirror: take received frames at XDP, before GRO, instead of tc ingress
+	XdpMode       string                 `protobuf:"bytes,5,opt,name=xdp_mode,json=xdpMode,proto3" json:"xdp_mode,omitempty"`           // "auto", "native", "generic"
+	ZeroCopy      string                 `protobuf:"bytes,6,opt,name=zero_copy,json=zeroCopy,proto3" json:"zero_copy,omitempty"`        // "auto", "on", "off" (divert)
+	UmemFrames    uint32                 `protobuf:"varint,7,opt,name=umem_frames,json=umemFrames,proto3" json:"umem_frames,omitempty"` // per receive queue (divert)
+	Peer          string                 `protobuf:"bytes,8,opt,name=peer,proto3" json:"peer,omitempty"`                                // interface to which diverted frames go on, "": nowhere
+	Promiscuous   bool                   `protobuf:"varint,9,opt,name=promiscuous,proto3" json:"promiscuous,omitempty"`
+	Rss           bool                   `protobuf:"varint,10,opt,name=rss,proto3" json:"rss,omitempty"`                                    // divert: set a symmetric RSS key while the engine runs
+	Channels      uint32                 `protobuf:"varint,11,opt,name=channels,proto3" json:"channels,omitempty"`                          // divert: receive queues of the port, 0: leave
+	RingEntries   uint32                 `protobuf:"varint,12,opt,name=ring_entries,json=ringEntries,proto3" json:"ring_entries,omitempty"` // divert: receive ring of the port, 0: leave
+	MaxBlocked    uint32                 `protobuf:"varint,13,opt,name=max_blocked,json=maxBlocked,proto3" json:"max_blocked,omitempty"`    // room of the block list
+	Policy        *SteerPolicy           `protobuf:"bytes,14,opt,name=policy,proto3" json:"policy,omitempty"`
+	StateDir      string                 `protobuf:"bytes,15,opt,name=state_dir,json=stateDir,proto3" json:"state_dir,omitempty"`                  // where changes to ports are journalled
+	RebalanceSkew float64                `protobuf:"fixed64,16,opt,name=rebalance_skew,json=rebalanceSkew,proto3" json:"rebalance_skew,omitempty"` // busiest queue over mean from which flows move; 0: never
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Live) Reset() {
+	*x = Live{}
+	mi := &file_agp_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Live) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Live) ProtoMessage() {}
+
+func (x *Live) ProtoReflect() protoreflect.Message {
+	mi := &file_agp_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Live.ProtoReflect.Descriptor instead.
+func (*Live) Descriptor() ([]byte, []int) {
+	return file_agp_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Live) GetInterfaces() []string {
+	if x != nil {
+		return x.Interfaces
+	}
+	return nil
+}
+
+func (x *Live) GetSnapLen() uint32 {
+	if x != nil {
+		return x.SnapLen
+	}
+	return 0
+}
+
+func (x *Live) GetRingBytes() uint64 {
+	if x != nil {
+		return x.RingBytes
+	}
+	return 0
+}
+
+func (x *Live) GetXdp() bool {
+	if x != nil {
+		return x.Xdp
+	}
+	return false
+}
+
+func (x *Live) GetXdpMode() string {
+	if x != nil {
+		return x.XdpMode
+	}
+	return ""
+}
+
+func (x *Live) GetZeroCopy() string {
+	if x != nil {
+		return x.ZeroCopy
+	}
+	return ""
+}
+
+func (x *Live) GetUmemFrames() uint32 {
+	if x != nil {
+		return x.UmemFrames
+	}
+	return 0
+}
+
+func (x *Live) GetPeer() string {
+	if x != nil {
+		return x.Peer
+	}
+	return ""
+}
+
+func (x *Live) GetPromiscuous() bool {
+	if x != nil {
+		return x.Promiscuous
+	}
+	return false
+}
+
+func (x *Live) GetRss() bool {
+	if x != nil {
+		return x.Rss
+	}
+	return false
+}
+
+func (x *Live) GetChannels() uint32 {
+	if x != nil {
+		return x.Channels
+	}
+	return 0
+}
+
+func (x *Live) GetRingEntries() uint32 {
+	if x != nil {
+		return x.RingEntries
+	}
+	return 0
+}
+
+func (x *Live) GetMaxBlocked() uint32 {
+	if x != nil {
+		return x.MaxBlocked
+	}
+	return 0
+}
+
+func (x *Live) GetPolicy() *SteerPolicy {
+	if x != nil {
+		return x.Policy
+	}
+	return nil
+}
+
+func (x *Live) GetStateDir() string {
+	if x != nil {
+		return x.StateDir
+	}
+	return ""
+}
+
+func (x *Live) GetRebalanceSkew() float64 {
+	if x != nil {
+		return x.RebalanceSkew
+	}
+	return 0
+}
+
+// SteerPolicy says which traffic the engine sees. Classes are written "tcp",
+// "udp/53", "tcp/8000-8999", "icmp"; the port is that of either end.
+type SteerPolicy struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Engine        []string               `protobuf:"bytes,1,rep,name=engine,proto3" json:"engine,omitempty"`                                     // empty: all
+	Kernel        []string               `protobuf:"bytes,2,rep,name=kernel,proto3" json:"kernel,omitempty"`                                     // never to the engine; wins
+	SampleEvery   uint32                 `protobuf:"varint,3,opt,name=sample_every,json=sampleEvery,proto3" json:"sample_every,omitempty"`       // one frame in n, 0 and 1: all
+	SharePermille uint32                 `protobuf:"varint,4,opt,name=share_permille,json=sharePermille,proto3" json:"share_permille,omitempty"` // of flows, 0: all
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SteerPolicy) Reset() {
+	*x = SteerPolicy{}
+	mi := &file_agp_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SteerPolicy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SteerPolicy) ProtoMessage() {}
+
+func (x *SteerPolicy) ProtoReflect() protoreflect.Message {
+	mi := &file_agp_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SteerPolicy.ProtoReflect.Descriptor instead.
+func (*SteerPolicy) Descriptor() ([]byte, []int) {
+	return file_agp_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *SteerPolicy) GetEngine() []string {
+	if x != nil {
+		return x.Engine
+	}
+	return nil
+}
+
+func (x *SteerPolicy) GetKernel() []string {
+	if x != nil {
+		return x.Kernel
+	}
+	return nil
+}
+
+func (x *SteerPolicy) GetSampleEvery() uint32 {
+	if x != nil {
+		return x.SampleEvery
+	}
+	return 0
+}
+
+func (x *SteerPolicy) GetSharePermille() uint32 {
+	if x != nil {
+		return x.SharePermille
+	}
+	return 0
+}
+
+// SteerRules changes the block list of a running engine.
+type SteerRules struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Clear         bool                   `protobuf:"varint,1,opt,name=clear,proto3" json:"clear,omitempty"`  // before the rest
+	Remove        []string               `protobuf:"bytes,2,rep,name=remove,proto3" json:"remove,omitempty"` // prefixes
+	Add           []*SteerRule           `protobuf:"bytes,3,rep,name=add,proto3" json:"add,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SteerRules) Reset() {
+	*x = SteerRules{}
+	mi := &file_agp_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SteerRules) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SteerRules) ProtoMessage() {}
+
+func (x *SteerRules) ProtoReflect() protoreflect.Message {
+	mi := &file_agp_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SteerRules.ProtoReflect.Descriptor instead.
+func (*SteerRules) Descriptor() ([]byte, []int) {
+	return file_agp_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *SteerRules) GetClear() bool {
+	if x != nil {
+		return x.Clear
+	}
+	return false
+}
+
+func (x *SteerRules) GetRemove() []string {
+	if x != nil {
+		return x.Remove
+	}
+	return nil
+}
+
+func (x *SteerRules) GetAdd() []*SteerRule {
+	if x != nil {
+		return x.Add
+	}
+	return nil
+}
+
+type SteerRule struct {
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Prefix           string                 `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`                                                // address or CIDR
+	PacketsPerSecond uint64                 `protobuf:"varint,2,opt,name=packets_per_second,json=packetsPerSecond,proto3" json:"packets_per_second,omitempty"` // 0: block, else the rate that may pass
+	DryRun           bool                   `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`                                 // count only
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *SteerRule) Reset() {
+	*x = SteerRule{}
+	mi := &file_agp_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SteerRule) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SteerRule) ProtoMessage() {}
+
+func (x *SteerRule) ProtoReflect() protoreflect.Message {
+	mi := &file_agp_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SteerRule.ProtoReflect.Descriptor instead.
+func (*SteerRule) Descriptor() ([]byte, []int) {
+	return file_agp_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *SteerRule) GetPrefix() string {
+	if x != nil {
+		return x.Prefix
+	}
+	return ""
+}
+
+func (x *SteerRule) GetPacketsPerSecond() uint64 {
+	if x != nil {
+		return x.PacketsPerSecond
+	}
+	return 0
+}
+
+func (x *SteerRule) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
 type Decap struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Vxlan         bool                   `protobuf:"varint,1,opt,name=vxlan,proto3" json:"vxlan,omitempty"`
@@ -769,7 +1165,7 @@ type Decap struct {
 
 func (x *Decap) Reset() {
 	*x = Decap{}
-	mi := &file_agp_proto_msgTypes[5]
+	mi := &file_agp_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -781,7 +1177,7 @@ func (x *Decap) String() string {
 func (*Decap) ProtoMessage() {}
 
 func (x *Decap) ProtoReflect() protoreflect.Message {
-	mi := &file_agp_proto_msgTypes[5]
+	mi := &file_agp_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -794,7 +1190,7 @@ func (x *Decap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Decap.ProtoReflect.Descriptor instead.
 func (*Decap) Descriptor() ([]byte, []int) {
-	return file_agp_proto_rawDescGZIP(), []int{5}
+	return file_agp_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Decap) GetVxlan() bool {
@@ -836,7 +1232,7 @@ type Emit struct {
 
 func (x *Emit) Reset() {
 	*x = Emit{}
-	mi := &file_agp_proto_msgTypes[6]
+	mi := &file_agp_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -848,7 +1244,7 @@ func (x *Emit) String() string {
 func (*Emit) ProtoMessage() {}
 
 func (x *Emit) ProtoReflect() protoreflect.Message {
-	mi := &file_agp_proto_msgTypes[6]
+	mi := &file_agp_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -861,7 +1257,7 @@ func (x *Emit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Emit.ProtoReflect.Descriptor instead.
 func (*Emit) Descriptor() ([]byte, []int) {
-	return file_agp_proto_rawDescGZIP(), []int{6}
+	return file_agp_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Emit) GetFlows() string {
@@ -894,7 +1290,7 @@ type SwapModels struct {
 
 func (x *SwapModels) Reset() {
 	*x = SwapModels{}
-	mi := &file_agp_proto_msgTypes[7]
+	mi := &file_agp_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -906,7 +1302,7 @@ func (x *SwapModels) String() string {
 func (*SwapModels) ProtoMessage() {}
 
 func (x *SwapModels) ProtoReflect() protoreflect.Message {
-	mi := &file_agp_proto_msgTypes[7]
+	mi := &file_agp_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -919,7 +1315,7 @@ func (x *SwapModels) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SwapModels.ProtoReflect.Descriptor instead.
 func (*SwapModels) Descriptor() ([]byte, []int) {
-	return file_agp_proto_rawDescGZIP(), []int{7}
+	return file_agp_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *SwapModels) GetModels() []string {
@@ -939,7 +1335,7 @@ type Drain struct {
 
 func (x *Drain) Reset() {
 	*x = Drain{}
-	mi := &file_agp_proto_msgTypes[8]
+	mi := &file_agp_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -951,7 +1347,7 @@ func (x *Drain) String() string {
 func (*Drain) ProtoMessage() {}
 
 func (x *Drain) ProtoReflect() protoreflect.Message {
-	mi := &file_agp_proto_msgTypes[8]
+	mi := &file_agp_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -964,7 +1360,7 @@ func (x *Drain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drain.ProtoReflect.Descriptor instead.
 func (*Drain) Descriptor() ([]byte, []int) {
-	return file_agp_proto_rawDescGZIP(), []int{8}
+	return file_agp_proto_rawDescGZIP(), []int{12}
 }
 
 type Stop struct {
@@ -975,7 +1371,7 @@ type Stop struct {
 
 func (x *Stop) Reset() {
 	*x = Stop{}
-	mi := &file_agp_proto_msgTypes[9]
+	mi := &file_agp_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -987,7 +1383,7 @@ func (x *Stop) String() string {
 func (*Stop) ProtoMessage() {}
 
 func (x *Stop) ProtoReflect() protoreflect.Message {
-	mi := &file_agp_proto_msgTypes[9]
+	mi := &file_agp_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1000,7 +1396,7 @@ func (x *Stop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stop.ProtoReflect.Descriptor instead.
 func (*Stop) Descriptor() ([]byte, []int) {
-	return file_agp_proto_rawDescGZIP(), []int{9}
+	return file_agp_proto_rawDescGZIP(), []int{13}
 }
 
 type Ready struct {
@@ -1015,7 +1411,7 @@ type Ready struct {
 
 func (x *Ready) Reset() {
 	*x = Ready{}
-	mi := &file_agp_proto_msgTypes[10]
+	mi := &file_agp_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1027,7 +1423,7 @@ func (x *Ready) String() string {
 func (*Ready) ProtoMessage() {}
 
 func (x *Ready) ProtoReflect() protoreflect.Message {
-	mi := &file_agp_proto_msgTypes[10]
+	mi := &file_agp_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1040,7 +1436,7 @@ func (x *Ready) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ready.ProtoReflect.Descriptor instead.
 func (*Ready) Descriptor() ([]byte, []int) {
-	return file_agp_proto_rawDescGZIP(), []int{10}
+	return file_agp_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Ready) GetSource() string {
@@ -1079,7 +1475,7 @@ type Alive struct {
 
 func (x *Alive) Reset() {
 	*x = Alive{}
-	mi := &file_agp_proto_msgTypes[11]
+	mi := &file_agp_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1091,7 +1487,7 @@ func (x *Alive) String() string {
 func (*Alive) ProtoMessage() {}
 
 func (x *Alive) ProtoReflect() protoreflect.Message {
-	mi := &file_agp_proto_msgTypes[11]
+	mi := &file_agp_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1104,7 +1500,7 @@ func (x *Alive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Alive.ProtoReflect.Descriptor instead.
 func (*Alive) Descriptor() ([]byte, []int) {
-	return file_agp_proto_rawDescGZIP(), []int{11}
+	return file_agp_proto_rawDescGZIP(), []int{15}
 }
 
 type Log struct {
@@ -1117,7 +1513,7 @@ type Log struct {
 
 func (x *Log) Reset() {
 	*x = Log{}
-	mi := &file_agp_proto_msgTypes[12]
+	mi := &file_agp_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1129,7 +1525,7 @@ func (x *Log) String() string {
 func (*Log) ProtoMessage() {}
 
 func (x *Log) ProtoReflect() protoreflect.Message {
-	mi := &file_agp_proto_msgTypes[12]
+	mi := &file_agp_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1142,7 +1538,7 @@ func (x *Log) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Log.ProtoReflect.Descriptor instead.
 func (*Log) Descriptor() ([]byte, []int) {
-	return file_agp_proto_rawDescGZIP(), []int{12}
+	return file_agp_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Log) GetLevel() Log_Level {
@@ -1171,7 +1567,7 @@ type Error struct {
 
 func (x *Error) Reset() {
 	*x = Error{}
-	mi := &file_agp_proto_msgTypes[13]
+	mi := &file_agp_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1183,7 +1579,7 @@ func (x *Error) String() string {
 func (*Error) ProtoMessage() {}
 
 func (x *Error) ProtoReflect() protoreflect.Message {
-	mi := &file_agp_proto_msgTypes[13]
+	mi := &file_agp_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1196,7 +1592,7 @@ func (x *Error) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Error.ProtoReflect.Descriptor instead.
 func (*Error) Descriptor() ([]byte, []int) {
-	return file_agp_proto_rawDescGZIP(), []int{13}
+	return file_agp_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Error) GetText() string {
@@ -1231,7 +1627,7 @@ type Finished struct {
 
 func (x *Finished) Reset() {
 	*x = Finished{}
-	mi := &file_agp_proto_msgTypes[14]
+	mi := &file_agp_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1243,7 +1639,7 @@ func (x *Finished) String() string {
 func (*Finished) ProtoMessage() {}
 
 func (x *Finished) ProtoReflect() protoreflect.Message {
-	mi := &file_agp_proto_msgTypes[14]
+	mi := &file_agp_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1256,7 +1652,7 @@ func (x *Finished) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finished.ProtoReflect.Descriptor instead.
 func (*Finished) Descriptor() ([]byte, []int) {
-	return file_agp_proto_rawDescGZIP(), []int{14}
+	return file_agp_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Finished) GetSummary() *Summary {
@@ -1281,7 +1677,7 @@ type Summary struct {
 
 func (x *Summary) Reset() {
 	*x = Summary{}
-	mi := &file_agp_proto_msgTypes[15]
+	mi := &file_agp_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1293,7 +1689,7 @@ func (x *Summary) String() string {
 func (*Summary) ProtoMessage() {}
 
 func (x *Summary) ProtoReflect() protoreflect.Message {
-	mi := &file_agp_proto_msgTypes[15]
+	mi := &file_agp_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1306,7 +1702,7 @@ func (x *Summary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Summary.ProtoReflect.Descriptor instead.
 func (*Summary) Descriptor() ([]byte, []int) {
-	return file_agp_proto_rawDescGZIP(), []int{15}
+	return file_agp_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Summary) GetPacketsSeen() uint64 {
@@ -1367,7 +1763,7 @@ type Records struct {
 
 func (x *Records) Reset() {
 	*x = Records{}
-	mi := &file_agp_proto_msgTypes[16]
+	mi := &file_agp_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1379,7 +1775,7 @@ func (x *Records) String() string {
 func (*Records) ProtoMessage() {}
 
 func (x *Records) ProtoReflect() protoreflect.Message {
-	mi := &file_agp_proto_msgTypes[16]
+	mi := &file_agp_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1392,7 +1788,7 @@ func (x *Records) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Records.ProtoReflect.Descriptor instead.
 func (*Records) Descriptor() ([]byte, []int) {
-	return file_agp_proto_rawDescGZIP(), []int{16}
+	return file_agp_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Records) GetRecords() []*FlowRecord {
@@ -1411,7 +1807,7 @@ type Alerts struct {
 
 func (x *Alerts) Reset() {
 	*x = Alerts{}
-	mi := &file_agp_proto_msgTypes[17]
+	mi := &file_agp_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1423,7 +1819,7 @@ func (x *Alerts) String() string {
 func (*Alerts) ProtoMessage() {}
 
 func (x *Alerts) ProtoReflect() protoreflect.Message {
-	mi := &file_agp_proto_msgTypes[17]
+	mi := &file_agp_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1436,7 +1832,7 @@ func (x *Alerts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Alerts.ProtoReflect.Descriptor instead.
 func (*Alerts) Descriptor() ([]byte, []int) {
-	return file_agp_proto_rawDescGZIP(), []int{17}
+	return file_agp_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Alerts) GetAlerts() []*Alert {
@@ -1501,6 +1897,7 @@ type FlowRecord struct {
 	TimeSteps         uint32                 `protobuf:"varint,65,opt,name=time_steps,json=timeSteps,proto3" json:"time_steps,omitempty"`
 	Queue             uint32                 `protobuf:"varint,66,opt,name=queue,proto3" json:"queue,omitempty"`
 	Interface         string                 `protobuf:"bytes,67,opt,name=interface,proto3" json:"interface,omitempty"`
+	PacketsCoalesced  uint64                 `protobuf:"varint,68,opt,name=packets_coalesced,json=packetsCoalesced,proto3" json:"packets_coalesced,omitempty"` // frames that the kernel handed over several at a time; their delays are 0
 	App               string                 `protobuf:"bytes,70,opt,name=app,proto3" json:"app,omitempty"`
 	AppScore          float32                `protobuf:"fixed32,71,opt,name=app_score,json=appScore,proto3" json:"app_score,omitempty"`
 	AppModel          string                 `protobuf:"bytes,72,opt,name=app_model,json=appModel,proto3" json:"app_model,omitempty"`
@@ -1513,7 +1910,7 @@ type FlowRecord struct {
 
 func (x *FlowRecord) Reset() {
 	*x = FlowRecord{}
-	mi := &file_agp_proto_msgTypes[18]
+	mi := &file_agp_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1525,7 +1922,7 @@ func (x *FlowRecord) String() string {
 func (*FlowRecord) ProtoMessage() {}
 
 func (x *FlowRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_agp_proto_msgTypes[18]
+	mi := &file_agp_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1538,7 +1935,7 @@ func (x *FlowRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowRecord.ProtoReflect.Descriptor instead.
 func (*FlowRecord) Descriptor() ([]byte, []int) {
-	return file_agp_proto_rawDescGZIP(), []int{18}
+	return file_agp_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *FlowRecord) GetIpVersion() uint32 {
@@ -1905,6 +2302,13 @@ func (x *FlowRecord) GetInterface() string {
 	return ""
 }
 
+func (x *FlowRecord) GetPacketsCoalesced() uint64 {
+	if x != nil {
+		return x.PacketsCoalesced
+	}
+	return 0
+}
+
 func (x *FlowRecord) GetApp() string {
 	if x != nil {
 		return x.App
@@ -1969,7 +2373,7 @@ type Alert struct {
 
 func (x *Alert) Reset() {
 	*x = Alert{}
-	mi := &file_agp_proto_msgTypes[19]
+	mi := &file_agp_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1981,7 +2385,7 @@ func (x *Alert) String() string {
 func (*Alert) ProtoMessage() {}
 
 func (x *Alert) ProtoReflect() protoreflect.Message {
-	mi := &file_agp_proto_msgTypes[19]
+	mi := &file_agp_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1994,7 +2398,7 @@ func (x *Alert) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Alert.ProtoReflect.Descriptor instead.
 func (*Alert) Descriptor() ([]byte, []int) {
-	return file_agp_proto_rawDescGZIP(), []int{19}
+	return file_agp_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Alert) GetTimeNs() int64 {
@@ -2103,13 +2507,14 @@ type Snapshot struct {
 	Top           []*TopRow              `protobuf:"bytes,4,rep,name=top,proto3" json:"top,omitempty"`
 	Sketches      []*SketchRow           `protobuf:"bytes,5,rep,name=sketches,proto3" json:"sketches,omitempty"`
 	Queues        []*QueueRow            `protobuf:"bytes,6,rep,name=queues,proto3" json:"queues,omitempty"`
+	Steering      []*SteeringRow         `protobuf:"bytes,7,rep,name=steering,proto3" json:"steering,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Snapshot) Reset() {
 	*x = Snapshot{}
-	mi := &file_agp_proto_msgTypes[20]
+	mi := &file_agp_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2121,7 +2526,7 @@ func (x *Snapshot) String() string {
 func (*Snapshot) ProtoMessage() {}
 
 func (x *Snapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_agp_proto_msgTypes[20]
+	mi := &file_agp_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2134,7 +2539,7 @@ func (x *Snapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
 func (*Snapshot) Descriptor() ([]byte, []int) {
-	return file_agp_proto_rawDescGZIP(), []int{20}
+	return file_agp_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Snapshot) GetTimeNs() int64 {
@@ -2179,6 +2584,13 @@ func (x *Snapshot) GetQueues() []*QueueRow {
 	return nil
 }
 
+func (x *Snapshot) GetSteering() []*SteeringRow {
+	if x != nil {
+		return x.Steering
+	}
+	return nil
+}
+
 type TrafficRow struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
 	App               string                 `protobuf:"bytes,1,opt,name=app,proto3" json:"app,omitempty"`
@@ -2202,7 +2614,7 @@ type TrafficRow struct {
 
 func (x *TrafficRow) Reset() {
 	*x = TrafficRow{}
-	mi := &file_agp_proto_msgTypes[21]
+	mi := &file_agp_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2214,7 +2626,7 @@ func (x *TrafficRow) String() string {
 func (*TrafficRow) ProtoMessage() {}
 
 func (x *TrafficRow) ProtoReflect() protoreflect.Message {
-	mi := &file_agp_proto_msgTypes[21]
+	mi := &file_agp_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2227,7 +2639,7 @@ func (x *TrafficRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrafficRow.ProtoReflect.Descriptor instead.
 func (*TrafficRow) Descriptor() ([]byte, []int) {
-	return file_agp_proto_rawDescGZIP(), []int{21}
+	return file_agp_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *TrafficRow) GetApp() string {
@@ -2352,7 +2764,7 @@ type TopRow struct {
 
 func (x *TopRow) Reset() {
 	*x = TopRow{}
-	mi := &file_agp_proto_msgTypes[22]
+	mi := &file_agp_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2364,7 +2776,7 @@ func (x *TopRow) String() string {
 func (*TopRow) ProtoMessage() {}
 
 func (x *TopRow) ProtoReflect() protoreflect.Message {
-	mi := &file_agp_proto_msgTypes[22]
+	mi := &file_agp_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2377,7 +2789,7 @@ func (x *TopRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopRow.ProtoReflect.Descriptor instead.
 func (*TopRow) Descriptor() ([]byte, []int) {
-	return file_agp_proto_rawDescGZIP(), []int{22}
+	return file_agp_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *TopRow) GetMetric() string {
@@ -2462,7 +2874,7 @@ type SketchRow struct {
 
 func (x *SketchRow) Reset() {
 	*x = SketchRow{}
-	mi := &file_agp_proto_msgTypes[23]
+	mi := &file_agp_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2474,7 +2886,7 @@ func (x *SketchRow) String() string {
 func (*SketchRow) ProtoMessage() {}
 
 func (x *SketchRow) ProtoReflect() protoreflect.Message {
-	mi := &file_agp_proto_msgTypes[23]
+	mi := &file_agp_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2487,7 +2899,7 @@ func (x *SketchRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SketchRow.ProtoReflect.Descriptor instead.
 func (*SketchRow) Descriptor() ([]byte, []int) {
-	return file_agp_proto_rawDescGZIP(), []int{23}
+	return file_agp_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *SketchRow) GetName() string {
@@ -2580,7 +2992,7 @@ type QueueRow struct {
 
 func (x *QueueRow) Reset() {
 	*x = QueueRow{}
-	mi := &file_agp_proto_msgTypes[24]
+	mi := &file_agp_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2592,7 +3004,7 @@ func (x *QueueRow) String() string {
 func (*QueueRow) ProtoMessage() {}
 
 func (x *QueueRow) ProtoReflect() protoreflect.Message {
-	mi := &file_agp_proto_msgTypes[24]
+	mi := &file_agp_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2605,7 +3017,7 @@ func (x *QueueRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueRow.ProtoReflect.Descriptor instead.
 func (*QueueRow) Descriptor() ([]byte, []int) {
-	return file_agp_proto_rawDescGZIP(), []int{24}
+	return file_agp_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *QueueRow) GetQueue() uint32 {
@@ -2643,6 +3055,83 @@ func (x *QueueRow) GetDepth() int64 {
 	return 0
 }
 
+// SteeringRow is what happened to the traffic of one interface on its way to one target.
+type SteeringRow struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Interface     string                 `protobuf:"bytes,1,opt,name=interface,proto3" json:"interface,omitempty"`
+	Target        string                 `protobuf:"bytes,2,opt,name=target,proto3" json:"target,omitempty"`    // "engine", "kernel", "blocked", "rate_limited", "would_block", ...
+	Packets       uint64                 `protobuf:"varint,3,opt,name=packets,proto3" json:"packets,omitempty"` // frames on the wire
+	Bytes         uint64                 `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Rules         uint64                 `protobuf:"varint,5,opt,name=rules,proto3" json:"rules,omitempty"` // gauge: rules that lead there
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SteeringRow) Reset() {
+	*x = SteeringRow{}
+	mi := &file_agp_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SteeringRow) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SteeringRow) ProtoMessage() {}
+
+func (x *SteeringRow) ProtoReflect() protoreflect.Message {
+	mi := &file_agp_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SteeringRow.ProtoReflect.Descriptor instead.
+func (*SteeringRow) Descriptor() ([]byte, []int) {
+	return file_agp_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *SteeringRow) GetInterface() string {
+	if x != nil {
+		return x.Interface
+	}
+	return ""
+}
+
+func (x *SteeringRow) GetTarget() string {
+	if x != nil {
+		return x.Target
+	}
+	return ""
+}
+
+func (x *SteeringRow) GetPackets() uint64 {
+	if x != nil {
+		return x.Packets
+	}
+	return 0
+}
+
+func (x *SteeringRow) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *SteeringRow) GetRules() uint64 {
+	if x != nil {
+		return x.Rules
+	}
+	return 0
+}
+
 type EngineRow struct {
 	state              protoimpl.MessageState `protogen:"open.v1"`
 	Source             string                 `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
@@ -2669,13 +3158,15 @@ type EngineRow struct {
 	RssBytes           uint64                 `protobuf:"varint,22,opt,name=rss_bytes,json=rssBytes,proto3" json:"rss_bytes,omitempty"`
 	UptimeNs           int64                  `protobuf:"varint,23,opt,name=uptime_ns,json=uptimeNs,proto3" json:"uptime_ns,omitempty"`
 	SkippedFields      uint64                 `protobuf:"varint,24,opt,name=skipped_fields,json=skippedFields,proto3" json:"skipped_fields,omitempty"`
+	QueueSkew          float64                `protobuf:"fixed64,25,opt,name=queue_skew,json=queueSkew,proto3" json:"queue_skew,omitempty"`         // gauge: busiest queue over the mean of all
+	MovedBuckets       uint64                 `protobuf:"varint,26,opt,name=moved_buckets,json=movedBuckets,proto3" json:"moved_buckets,omitempty"` // hash ranges that went to another queue
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
 
 func (x *EngineRow) Reset() {
 	*x = EngineRow{}
-	mi := &file_agp_proto_msgTypes[25]
+	mi := &file_agp_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2687,7 +3178,7 @@ func (x *EngineRow) String() string {
 func (*EngineRow) ProtoMessage() {}
 
 func (x *EngineRow) ProtoReflect() protoreflect.Message {
-	mi := &file_agp_proto_msgTypes[25]
+	mi := &file_agp_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2700,7 +3191,7 @@ func (x *EngineRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineRow.ProtoReflect.Descriptor instead.
 func (*EngineRow) Descriptor() ([]byte, []int) {
-	return file_agp_proto_rawDescGZIP(), []int{25}
+	return file_agp_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *EngineRow) GetSource() string {
@@ -2871,18 +3362,35 @@ func (x *EngineRow) GetSkippedFields() uint64 {
 	return 0
 }
 
+func (x *EngineRow) GetQueueSkew() float64 {
+	if x != nil {
+		return x.QueueSkew
+	}
+	return 0
+}
+
+func (x *EngineRow) GetMovedBuckets() uint64 {
+	if x != nil {
+		return x.MovedBuckets
+	}
+	return 0
+}
+
 var File_agp_proto protoreflect.FileDescriptor
 
 const file_agp_proto_rawDesc = "" +
 	"\n" +
-	"\tagp.proto\x12\x06agp.v1\"\xf0\x01\n" +
+	"\tagp.proto\x12\x06agp.v1\"\xe1\x02\n" +
 	"\aCommand\x12%\n" +
 	"\x05hello\x18\x01 \x01(\v2\r.agp.v1.HelloH\x00R\x05hello\x121\n" +
 	"\tconfigure\x18\x02 \x01(\v2\x11.agp.v1.ConfigureH\x00R\tconfigure\x125\n" +
 	"\vswap_models\x18\x03 \x01(\v2\x12.agp.v1.SwapModelsH\x00R\n" +
 	"swapModels\x12%\n" +
 	"\x05drain\x18\x04 \x01(\v2\r.agp.v1.DrainH\x00R\x05drain\x12\"\n" +
-	"\x04stop\x18\x05 \x01(\v2\f.agp.v1.StopH\x00R\x04stopB\t\n" +
+	"\x04stop\x18\x05 \x01(\v2\f.agp.v1.StopH\x00R\x04stop\x125\n" +
+	"\vsteer_rules\x18\x06 \x01(\v2\x12.agp.v1.SteerRulesH\x00R\n" +
+	"steerRules\x128\n" +
+	"\fsteer_policy\x18\a \x01(\v2\x13.agp.v1.SteerPolicyH\x00R\vsteerPolicyB\t\n" +
 	"\acommand\"\x84\x03\n" +
 	"\x05Event\x12%\n" +
 	"\x05hello\x18\x01 \x01(\v2\r.agp.v1.HelloH\x00R\x05hello\x12%\n" +
@@ -2920,13 +3428,51 @@ const file_agp_proto_rawDesc = "" +
 	"\x14snapshot_interval_ns\x18\x10 \x01(\x03R\x12snapshotIntervalNs\x1a9\n" +
 	"\vDetectEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"i\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\x8b\x01\n" +
 	"\x06Source\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x14\n" +
 	"\x05files\x18\x02 \x03(\tR\x05files\x12\x14\n" +
 	"\x05speed\x18\x03 \x01(\x01R\x05speed\x12\x1f\n" +
 	"\vskip_frames\x18\x04 \x01(\x04R\n" +
-	"skipFrames\"[\n" +
+	"skipFrames\x12 \n" +
+	"\x04live\x18\x05 \x01(\v2\f.agp.v1.LiveR\x04live\"\xe4\x03\n" +
+	"\x04Live\x12\x1e\n" +
+	"\n" +
+	"interfaces\x18\x01 \x03(\tR\n" +
+	"interfaces\x12\x19\n" +
+	"\bsnap_len\x18\x02 \x01(\rR\asnapLen\x12\x1d\n" +
+	"\n" +
+	"ring_bytes\x18\x03 \x01(\x04R\tringBytes\x12\x10\n" +
+	"\x03xdp\x18\x04 \x01(\bR\x03xdp\x12\x19\n" +
+	"\bxdp_mode\x18\x05 \x01(\tR\axdpMode\x12\x1b\n" +
+	"\tzero_copy\x18\x06 \x01(\tR\bzeroCopy\x12\x1f\n" +
+	"\vumem_frames\x18\a \x01(\rR\n" +
+	"umemFrames\x12\x12\n" +
+	"\x04peer\x18\b \x01(\tR\x04peer\x12 \n" +
+	"\vpromiscuous\x18\t \x01(\bR\vpromiscuous\x12\x10\n" +
+	"\x03rss\x18\n" +
+	" \x01(\bR\x03rss\x12\x1a\n" +
+	"\bchannels\x18\v \x01(\rR\bchannels\x12!\n" +
+	"\fring_entries\x18\f \x01(\rR\vringEntries\x12\x1f\n" +
+	"\vmax_blocked\x18\r \x01(\rR\n" +
+	"maxBlocked\x12+\n" +
+	"\x06policy\x18\x0e \x01(\v2\x13.agp.v1.SteerPolicyR\x06policy\x12\x1b\n" +
+	"\tstate_dir\x18\x0f \x01(\tR\bstateDir\x12%\n" +
+	"\x0erebalance_skew\x18\x10 \x01(\x01R\rrebalanceSkew\"\x87\x01\n" +
+	"\vSteerPolicy\x12\x16\n" +
+	"\x06engine\x18\x01 \x03(\tR\x06engine\x12\x16\n" +
+	"\x06kernel\x18\x02 \x03(\tR\x06kernel\x12!\n" +
+	"\fsample_every\x18\x03 \x01(\rR\vsampleEvery\x12%\n" +
+	"\x0eshare_permille\x18\x04 \x01(\rR\rsharePermille\"_\n" +
+	"\n" +
+	"SteerRules\x12\x14\n" +
+	"\x05clear\x18\x01 \x01(\bR\x05clear\x12\x16\n" +
+	"\x06remove\x18\x02 \x03(\tR\x06remove\x12#\n" +
+	"\x03add\x18\x03 \x03(\v2\x11.agp.v1.SteerRuleR\x03add\"j\n" +
+	"\tSteerRule\x12\x16\n" +
+	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12,\n" +
+	"\x12packets_per_second\x18\x02 \x01(\x04R\x10packetsPerSecond\x12\x17\n" +
+	"\adry_run\x18\x03 \x01(\bR\x06dryRun\"[\n" +
 	"\x05Decap\x12\x14\n" +
 	"\x05vxlan\x18\x01 \x01(\bR\x05vxlan\x12\x10\n" +
 	"\x03gre\x18\x02 \x01(\bR\x03gre\x12\x16\n" +
@@ -2979,7 +3525,7 @@ const file_agp_proto_rawDesc = "" +
 	"\aRecords\x12,\n" +
 	"\arecords\x18\x01 \x03(\v2\x12.agp.v1.FlowRecordR\arecords\"/\n" +
 	"\x06Alerts\x12%\n" +
-	"\x06alerts\x18\x01 \x03(\v2\r.agp.v1.AlertR\x06alerts\"\xe8\x10\n" +
+	"\x06alerts\x18\x01 \x03(\v2\r.agp.v1.AlertR\x06alerts\"\x95\x11\n" +
 	"\n" +
 	"FlowRecord\x12\x1d\n" +
 	"\n" +
@@ -3042,7 +3588,8 @@ const file_agp_proto_rawDesc = "" +
 	"\n" +
 	"time_steps\x18A \x01(\rR\ttimeSteps\x12\x14\n" +
 	"\x05queue\x18B \x01(\rR\x05queue\x12\x1c\n" +
-	"\tinterface\x18C \x01(\tR\tinterface\x12\x10\n" +
+	"\tinterface\x18C \x01(\tR\tinterface\x12+\n" +
+	"\x11packets_coalesced\x18D \x01(\x04R\x10packetsCoalesced\x12\x10\n" +
 	"\x03app\x18F \x01(\tR\x03app\x12\x1b\n" +
 	"\tapp_score\x18G \x01(\x02R\bappScore\x12\x1b\n" +
 	"\tapp_model\x18H \x01(\tR\bappModel\x12\x14\n" +
@@ -3068,14 +3615,15 @@ const file_agp_proto_rawDesc = "" +
 	"\tthreshold\x18\v \x01(\x01R\tthreshold\x12\x14\n" +
 	"\x05score\x18\f \x01(\x01R\x05score\x12\x1b\n" +
 	"\twindow_ns\x18\r \x01(\x03R\bwindowNs\x12\x14\n" +
-	"\x05model\x18\x0e \x01(\tR\x05model\"\xf7\x01\n" +
+	"\x05model\x18\x0e \x01(\tR\x05model\"\xa8\x02\n" +
 	"\bSnapshot\x12\x17\n" +
 	"\atime_ns\x18\x01 \x01(\x03R\x06timeNs\x12)\n" +
 	"\x06engine\x18\x02 \x01(\v2\x11.agp.v1.EngineRowR\x06engine\x12,\n" +
 	"\atraffic\x18\x03 \x03(\v2\x12.agp.v1.TrafficRowR\atraffic\x12 \n" +
 	"\x03top\x18\x04 \x03(\v2\x0e.agp.v1.TopRowR\x03top\x12-\n" +
 	"\bsketches\x18\x05 \x03(\v2\x11.agp.v1.SketchRowR\bsketches\x12(\n" +
-	"\x06queues\x18\x06 \x03(\v2\x10.agp.v1.QueueRowR\x06queues\"\x83\x04\n" +
+	"\x06queues\x18\x06 \x03(\v2\x10.agp.v1.QueueRowR\x06queues\x12/\n" +
+	"\bsteering\x18\a \x03(\v2\x13.agp.v1.SteeringRowR\bsteering\"\x83\x04\n" +
 	"\n" +
 	"TrafficRow\x12\x10\n" +
 	"\x03app\x18\x01 \x01(\tR\x03app\x12\x14\n" +
@@ -3128,7 +3676,13 @@ const file_agp_proto_rawDesc = "" +
 	"\n" +
 	"DropsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\xf0\a\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\x89\x01\n" +
+	"\vSteeringRow\x12\x1c\n" +
+	"\tinterface\x18\x01 \x01(\tR\tinterface\x12\x16\n" +
+	"\x06target\x18\x02 \x01(\tR\x06target\x12\x18\n" +
+	"\apackets\x18\x03 \x01(\x04R\apackets\x12\x14\n" +
+	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\x12\x14\n" +
+	"\x05rules\x18\x05 \x01(\x04R\x05rules\"\xb4\b\n" +
 	"\tEngineRow\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x1a\n" +
 	"\bpipeline\x18\x02 \x01(\tR\bpipeline\x12\x16\n" +
@@ -3161,7 +3715,10 @@ const file_agp_proto_rawDesc = "" +
 	"cpuSeconds\x12\x1b\n" +
 	"\trss_bytes\x18\x16 \x01(\x04R\brssBytes\x12\x1b\n" +
 	"\tuptime_ns\x18\x17 \x01(\x03R\buptimeNs\x12%\n" +
-	"\x0eskipped_fields\x18\x18 \x01(\x04R\rskippedFields\x1a8\n" +
+	"\x0eskipped_fields\x18\x18 \x01(\x04R\rskippedFields\x12\x1d\n" +
+	"\n" +
+	"queue_skew\x18\x19 \x01(\x01R\tqueueSkew\x12#\n" +
+	"\rmoved_buckets\x18\x1a \x01(\x04R\fmovedBuckets\x1a8\n" +
 	"\n" +
 	"DropsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
@@ -3190,82 +3747,93 @@ func file_agp_proto_rawDescGZIP() []byte {
 }
 
 var file_agp_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_agp_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_agp_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_agp_proto_goTypes = []any{
-	(EndReason)(0),     // 0: agp.v1.EndReason
-	(Log_Level)(0),     // 1: agp.v1.Log.Level
-	(*Command)(nil),    // 2: agp.v1.Command
-	(*Event)(nil),      // 3: agp.v1.Event
-	(*Hello)(nil),      // 4: agp.v1.Hello
-	(*Configure)(nil),  // 5: agp.v1.Configure
-	(*Source)(nil),     // 6: agp.v1.Source
-	(*Decap)(nil),      // 7: agp.v1.Decap
-	(*Emit)(nil),       // 8: agp.v1.Emit
-	(*SwapModels)(nil), // 9: agp.v1.SwapModels
-	(*Drain)(nil),      // 10: agp.v1.Drain
-	(*Stop)(nil),       // 11: agp.v1.Stop
-	(*Ready)(nil),      // 12: agp.v1.Ready
-	(*Alive)(nil),      // 13: agp.v1.Alive
-	(*Log)(nil),        // 14: agp.v1.Log
-	(*Error)(nil),      // 15: agp.v1.Error
-	(*Finished)(nil),   // 16: agp.v1.Finished
-	(*Summary)(nil),    // 17: agp.v1.Summary
-	(*Records)(nil),    // 18: agp.v1.Records
-	(*Alerts)(nil),     // 19: agp.v1.Alerts
-	(*FlowRecord)(nil), // 20: agp.v1.FlowRecord
-	(*Alert)(nil),      // 21: agp.v1.Alert
-	(*Snapshot)(nil),   // 22: agp.v1.Snapshot
-	(*TrafficRow)(nil), // 23: agp.v1.TrafficRow
-	(*TopRow)(nil),     // 24: agp.v1.TopRow
-	(*SketchRow)(nil),  // 25: agp.v1.SketchRow
-	(*QueueRow)(nil),   // 26: agp.v1.QueueRow
-	(*EngineRow)(nil),  // 27: agp.v1.EngineRow
-	nil,                // 28: agp.v1.Configure.DetectEntry
-	nil,                // 29: agp.v1.Summary.DropsEntry
-	nil,                // 30: agp.v1.Summary.ErrorsEntry
-	nil,                // 31: agp.v1.QueueRow.DropsEntry
-	nil,                // 32: agp.v1.EngineRow.DropsEntry
-	nil,                // 33: agp.v1.EngineRow.ErrorsEntry
+	(EndReason)(0),      // 0: agp.v1.EndReason
+	(Log_Level)(0),      // 1: agp.v1.Log.Level
+	(*Command)(nil),     // 2: agp.v1.Command
+	(*Event)(nil),       // 3: agp.v1.Event
+	(*Hello)(nil),       // 4: agp.v1.Hello
+	(*Configure)(nil),   // 5: agp.v1.Configure
+	(*Source)(nil),      // 6: agp.v1.Source
+	(*Live)(nil),        // 7: agp.v1.Live
+	(*SteerPolicy)(nil), // 8: agp.v1.SteerPolicy
+	(*SteerRules)(nil),  // 9: agp.v1.SteerRules
+	(*SteerRule)(nil),   // 10: agp.v1.SteerRule
+	(*Decap)(nil),       // 11: agp.v1.Decap
+	(*Emit)(nil),        // 12: agp.v1.Emit
+	(*SwapModels)(nil),  // 13: agp.v1.SwapModels
+	(*Drain)(nil),       // 14: agp.v1.Drain
+	(*Stop)(nil),        // 15: agp.v1.Stop
+	(*Ready)(nil),       // 16: agp.v1.Ready
+	(*Alive)(nil),       // 17: agp.v1.Alive
+	(*Log)(nil),         // 18: agp.v1.Log
+	(*Error)(nil),       // 19: agp.v1.Error
+	(*Finished)(nil),    // 20: agp.v1.Finished
+	(*Summary)(nil),     // 21: agp.v1.Summary
+	(*Records)(nil),     // 22: agp.v1.Records
+	(*Alerts)(nil),      // 23: agp.v1.Alerts
+	(*FlowRecord)(nil),  // 24: agp.v1.FlowRecord
+	(*Alert)(nil),       // 25: agp.v1.Alert
+	(*Snapshot)(nil),    // 26: agp.v1.Snapshot
+	(*TrafficRow)(nil),  // 27: agp.v1.TrafficRow
+	(*TopRow)(nil),      // 28: agp.v1.TopRow
+	(*SketchRow)(nil),   // 29: agp.v1.SketchRow
+	(*QueueRow)(nil),    // 30: agp.v1.QueueRow
+	(*SteeringRow)(nil), // 31: agp.v1.SteeringRow
+	(*EngineRow)(nil),   // 32: agp.v1.EngineRow
+	nil,                 // 33: agp.v1.Configure.DetectEntry
+	nil,                 // 34: agp.v1.Summary.DropsEntry
+	nil,                 // 35: agp.v1.Summary.ErrorsEntry
+	nil,                 // 36: agp.v1.QueueRow.DropsEntry
+	nil,                 // 37: agp.v1.EngineRow.DropsEntry
+	nil,                 // 38: agp.v1.EngineRow.ErrorsEntry
 }
 var file_agp_proto_depIdxs = []int32{
 	4,  // 0: agp.v1.Command.hello:type_name -> agp.v1.Hello
 	5,  // 1: agp.v1.Command.configure:type_name -> agp.v1.Configure
-	9,  // 2: agp.v1.Command.swap_models:type_name -> agp.v1.SwapModels
-	10, // 3: agp.v1.Command.drain:type_name -> agp.v1.Drain
-	11, // 4: agp.v1.Command.stop:type_name -> agp.v1.Stop
-	4,  // 5: agp.v1.Event.hello:type_name -> agp.v1.Hello
-	12, // 6: agp.v1.Event.ready:type_name -> agp.v1.Ready
-	22, // 7: agp.v1.Event.snapshot:type_name -> agp.v1.Snapshot
-	18, // 8: agp.v1.Event.records:type_name -> agp.v1.Records
-	19, // 9: agp.v1.Event.alerts:type_name -> agp.v1.Alerts
-	14, // 10: agp.v1.Event.log:type_name -> agp.v1.Log
-	15, // 11: agp.v1.Event.error:type_name -> agp.v1.Error
-	16, // 12: agp.v1.Event.finished:type_name -> agp.v1.Finished
-	13, // 13: agp.v1.Event.alive:type_name -> agp.v1.Alive
-	6,  // 14: agp.v1.Configure.source:type_name -> agp.v1.Source
-	7,  // 15: agp.v1.Configure.decap:type_name -> agp.v1.Decap
-	8,  // 16: agp.v1.Configure.emit:type_name -> agp.v1.Emit
-	28, // 17: agp.v1.Configure.detect:type_name -> agp.v1.Configure.DetectEntry
-	1,  // 18: agp.v1.Log.level:type_name -> agp.v1.Log.Level
-	17, // 19: agp.v1.Finished.summary:type_name -> agp.v1.Summary
-	29, // 20: agp.v1.Summary.drops:type_name -> agp.v1.Summary.DropsEntry
-	30, // 21: agp.v1.Summary.errors:type_name -> agp.v1.Summary.ErrorsEntry
-	20, // 22: agp.v1.Records.records:type_name -> agp.v1.FlowRecord
-	21, // 23: agp.v1.Alerts.alerts:type_name -> agp.v1.Alert
-	0,  // 24: agp.v1.FlowRecord.end_reason:type_name -> agp.v1.EndReason
-	27, // 25: agp.v1.Snapshot.engine:type_name -> agp.v1.EngineRow
-	23, // 26: agp.v1.Snapshot.traffic:type_name -> agp.v1.TrafficRow
-	24, // 27: agp.v1.Snapshot.top:type_name -> agp.v1.TopRow
-	25, // 28: agp.v1.Snapshot.sketches:type_name -> agp.v1.SketchRow
-	26, // 29: agp.v1.Snapshot.queues:type_name -> agp.v1.QueueRow
-	31, // 30: agp.v1.QueueRow.drops:type_name -> agp.v1.QueueRow.DropsEntry
-	32, // 31: agp.v1.EngineRow.drops:type_name -> agp.v1.EngineRow.DropsEntry
-	33, // 32: agp.v1.EngineRow.errors:type_name -> agp.v1.EngineRow.ErrorsEntry
-	33, // [33:33] is the sub-list for method output_type
-	33, // [33:33] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	13, // 2: agp.v1.Command.swap_models:type_name -> agp.v1.SwapModels
+	14, // 3: agp.v1.Command.drain:type_name -> agp.v1.Drain
+	15, // 4: agp.v1.Command.stop:type_name -> agp.v1.Stop
+	9,  // 5: agp.v1.Command.steer_rules:type_name -> agp.v1.SteerRules
+	8,  // 6: agp.v1.Command.steer_policy:type_name -> agp.v1.SteerPolicy
+	4,  // 7: agp.v1.Event.hello:type_name -> agp.v1.Hello
+	16, // 8: agp.v1.Event.ready:type_name -> agp.v1.Ready
+	26, // 9: agp.v1.Event.snapshot:type_name -> agp.v1.Snapshot
+	22, // 10: agp.v1.Event.records:type_name -> agp.v1.Records
+	23, // 11: agp.v1.Event.alerts:type_name -> agp.v1.Alerts
+	18, // 12: agp.v1.Event.log:type_name -> agp.v1.Log
+	19, // 13: agp.v1.Event.error:type_name -> agp.v1.Error
+	20, // 14: agp.v1.Event.finished:type_name -> agp.v1.Finished
+	17, // 15: agp.v1.Event.alive:type_name -> agp.v1.Alive
+	6,  // 16: agp.v1.Configure.source:type_name -> agp.v1.Source
+	11, // 17: agp.v1.Configure.decap:type_name -> agp.v1.Decap
+	12, // 18: agp.v1.Configure.emit:type_name -> agp.v1.Emit
+	33, // 19: agp.v1.Configure.detect:type_name -> agp.v1.Configure.DetectEntry
+	7,  // 20: agp.v1.Source.live:type_name -> agp.v1.Live
+	8,  // 21: agp.v1.Live.policy:type_name -> agp.v1.SteerPolicy
+	10, // 22: agp.v1.SteerRules.add:type_name -> agp.v1.SteerRule
+	1,  // 23: agp.v1.Log.level:type_name -> agp.v1.Log.Level
+	21, // 24: agp.v1.Finished.summary:type_name -> agp.v1.Summary
+	34, // 25: agp.v1.Summary.drops:type_name -> agp.v1.Summary.DropsEntry
+	35, // 26: agp.v1.Summary.errors:type_name -> agp.v1.Summary.ErrorsEntry
+	24, // 27: agp.v1.Records.records:type_name -> agp.v1.FlowRecord
+	25, // 28: agp.v1.Alerts.alerts:type_name -> agp.v1.Alert
+	0,  // 29: agp.v1.FlowRecord.end_reason:type_name -> agp.v1.EndReason
+	32, // 30: agp.v1.Snapshot.engine:type_name -> agp.v1.EngineRow
+	27, // 31: agp.v1.Snapshot.traffic:type_name -> agp.v1.TrafficRow
+	28, // 32: agp.v1.Snapshot.top:type_name -> agp.v1.TopRow
+	29, // 33: agp.v1.Snapshot.sketches:type_name -> agp.v1.SketchRow
+	30, // 34: agp.v1.Snapshot.queues:type_name -> agp.v1.QueueRow
+	31, // 35: agp.v1.Snapshot.steering:type_name -> agp.v1.SteeringRow
+	36, // 36: agp.v1.QueueRow.drops:type_name -> agp.v1.QueueRow.DropsEntry
+	37, // 37: agp.v1.EngineRow.drops:type_name -> agp.v1.EngineRow.DropsEntry
+	38, // 38: agp.v1.EngineRow.errors:type_name -> agp.v1.EngineRow.ErrorsEntry
+	39, // [39:39] is the sub-list for method output_type
+	39, // [39:39] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_agp_proto_init() }
@@ -3279,6 +3847,8 @@ func file_agp_proto_init() {
 		(*Command_SwapModels)(nil),
 		(*Command_Drain)(nil),
 		(*Command_Stop)(nil),
+		(*Command_SteerRules)(nil),
+		(*Command_SteerPolicy)(nil),
 	}
 	file_agp_proto_msgTypes[1].OneofWrappers = []any{
 		(*Event_Hello)(nil),
@@ -3291,14 +3861,14 @@ func file_agp_proto_init() {
 		(*Event_Finished)(nil),
 		(*Event_Alive)(nil),
 	}
-	file_agp_proto_msgTypes[18].OneofWrappers = []any{}
+	file_agp_proto_msgTypes[22].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agp_proto_rawDesc), len(file_agp_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   32,
+			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -43,7 +43,7 @@ func RecordToProto(r *telemetry.Record) *agppb.FlowRecord {
 		TcpRetransmitsRev: rev.Retransmits, TcpOutOfOrderRev: rev.OutOfOrder, TcpZeroWindowsRev: rev.ZeroWindows,
 
 		SizeHist: trimZeros(r.SizeHist[:]), DelayHist: trimZeros(r.DelayHist[:]),
-		TcpSynRetransmits: r.TCPSynRetransmits, TimeSteps: r.TimeSteps, Queue: uint32(r.Queue), Interface: r.Interface,
+		TcpSynRetransmits: r.TCPSynRetransmits, TimeSteps: r.TimeSteps, PacketsCoalesced: r.Coalesced, Queue: uint32(r.Queue), Interface: r.Interface,
 	}
 	if r.FirstReplyNs >= 0 {
 		v := r.FirstReplyNs
@@ -78,7 +78,7 @@ func trimZeros(bins []uint32) []uint32 {
 func RecordFromProto(p *agppb.FlowRecord, r *telemetry.Record) error {
 	*r = telemetry.Record{
 		TunnelID: p.GetTunnelId(), StartNs: p.GetStartNs(), EndNs: p.GetEndNs(), Fragment: p.GetFragment(),
-		FirstReplyNs: -1, TCPHandshakeNs: -1, TCPSynRetransmits: p.GetTcpSynRetransmits(), TimeSteps: p.GetTimeSteps(),
+		FirstReplyNs: -1, TCPHandshakeNs: -1, TCPSynRetransmits: p.GetTcpSynRetransmits(), TimeSteps: p.GetTimeSteps(), Coalesced: p.GetPacketsCoalesced(),
 		Interface: p.GetInterface(),
 	}
 	version := p.GetIpVersion()
@@ -198,6 +198,7 @@ func SnapshotToProto(s *telemetry.Snapshot) *agppb.Snapshot {
 			StateBytes: e.StateBytes, PacketToScoreCount: e.PacketToScoreCount, PacketToScoreP50Ns: e.PacketToScoreP50Ns,
 			PacketToScoreP90Ns: e.PacketToScoreP90Ns, PacketToScoreP99Ns: e.PacketToScoreP99Ns, Suppressed: e.Suppressed,
 			CpuSeconds: e.CPUSeconds, RssBytes: e.RSSBytes, UptimeNs: e.UptimeNs, SkippedFields: e.SkippedFields,
+			QueueSkew: e.QueueSkew, MovedBuckets: e.MovedBuckets,
 		},
 	}
 	for i := range s.Traffic {
@@ -230,6 +231,12 @@ func SnapshotToProto(s *telemetry.Snapshot) *agppb.Snapshot {
 			Queue: uint32(q.Queue), Packets: q.Packets, Bytes: q.Bytes, Drops: maps.Clone(q.Drops), Depth: q.Depth,
 		})
 	}
+	for i := range s.Steering {
+		r := &s.Steering[i]
+		p.Steering = append(p.Steering, &agppb.SteeringRow{
+			Interface: r.Interface, Target: r.Target, Packets: r.Packets, Bytes: r.Bytes, Rules: r.Rules,
+		})
+	}
 	return p
 }
 
@@ -247,6 +254,7 @@ func SnapshotFromProto(p *agppb.Snapshot, s *telemetry.Snapshot) error {
 		StateBytes: e.GetStateBytes(), PacketToScoreCount: e.GetPacketToScoreCount(), PacketToScoreP50Ns: e.GetPacketToScoreP50Ns(),
 		PacketToScoreP90Ns: e.GetPacketToScoreP90Ns(), PacketToScoreP99Ns: e.GetPacketToScoreP99Ns(), Suppressed: e.GetSuppressed(),
 		CPUSeconds: e.GetCpuSeconds(), RSSBytes: e.GetRssBytes(), UptimeNs: e.GetUptimeNs(), SkippedFields: e.GetSkippedFields(),
+		QueueSkew: e.GetQueueSkew(), MovedBuckets: e.GetMovedBuckets(),
 	}
 	for _, t := range p.GetTraffic() {
 		s.Traffic = append(s.Traffic, telemetry.TrafficRow{
@@ -276,6 +284,11 @@ func SnapshotFromProto(p *agppb.Snapshot, s *telemetry.Snapshot) error {
 	for _, q := range p.GetQueues() {
 		s.Queues = append(s.Queues, telemetry.QueueRow{
 			Queue: n.u16("queue", q.GetQueue()), Packets: q.GetPackets(), Bytes: q.GetBytes(), Drops: q.GetDrops(), Depth: q.GetDepth(),
+		})
+	}
+	for _, r := range p.GetSteering() {
+		s.Steering = append(s.Steering, telemetry.SteeringRow{
+			Interface: r.GetInterface(), Target: r.GetTarget(), Packets: r.GetPackets(), Bytes: r.GetBytes(), Rules: r.GetRules(),
 		})
 	}
 	return n.err
