@@ -29,7 +29,7 @@ func (t *Table) Record(r Ref, reason telemetry.EndReason, rec *telemetry.Record)
 	if f.bits&bitHandshake != 0 {
 		rec.TCPHandshakeNs = f.handshakeNs
 	}
-	rec.TCPSynRetransmits, rec.TimeSteps = f.synRetransmits, f.timeSteps
+	rec.TCPSynRetransmits, rec.TimeSteps, rec.Coalesced = f.synRetransmits, f.timeSteps, uint64(f.coalesced)
 	rec.Outputs = rec.Outputs[:0]
 }
 

@@ -63,6 +63,10 @@ type Packet struct {
 	Hash  uint64 // Key.Hash
 	Seq   uint64 // position in the input over all queues, from 1
 	Frame []byte // the captured bytes; not kept
+	// SegmentSize is that of source.Frame: the packet is several on the wire, see
+	// Segments. Add takes them one by one.
+	SegmentSize uint16
+	Coalesced   bool // one of several that came as one
 }
 
 // Ref names an active flow. It is valid during the callback that passes it; with
@@ -165,6 +169,7 @@ type state struct {
 	handshakeNs    int64
 	rttNs          int64 // SYN to the first ACK of either side
 	synRetransmits uint32
+	coalesced      uint32
 	next, prev     uint32 // wheel list
 	wheel          uint32 // wheel slot
 	outputs        [MaxOutputs]Score
@@ -456,7 +461,7 @@ func (t *Table) cut(ref uint32, f *state) {
 	f.dir = [2]half{}
 	f.bits = f.bits&(bitFromB|bitRTT|bitPastSyn|bitLive) | bitEmpty
 	f.toldPackets, f.toldBytes = 0, 0
-	f.timeSteps, f.synRetransmits = 0, 0
+	f.timeSteps, f.synRetransmits, f.coalesced = 0, 0, 0
 	// Scores stay: what the head of a connection said holds for all its records.
 }
 
@@ -546,6 +551,9 @@ func (t *Table) update(ref uint32, f *state, p *Packet, n uint64) int64 {
 	f.lastNs = ts
 	if p.Flags&packet.FlagFragmentLater != 0 && p.SrcPort|p.DstPort == 0 {
 		f.bits |= bitFragment
+	}
+	if p.Coalesced {
+		f.coalesced++
 	}
 	wire := p.WireLen
 	if h.packets == 0 {

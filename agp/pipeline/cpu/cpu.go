@@ -264,7 +264,11 @@ func (p *Pipeline) take(w *work, i int) {
 	}
 	p.seq++
 	p.pass(w, f.TimestampNs, i)
-	k.Frame, k.Seq = f.Data, p.seq
+	k.Frame, k.Seq, k.SegmentSize = f.Data, p.seq, f.SegmentSize
+	if n := k.Segments(); n > 1 {
+		p.local.frames += uint64(n - 1)
+		p.seq += uint64(n - 1)
+	}
 	k.FromB = k.Key.Set(&k.Info, p.cfg.Flow.Key)
 	k.Hash = k.Key.Hash(p.seed)
 	q := flow.QueueOf(k.Hash, len(w.queues))

@@ -21,6 +21,8 @@ type worker struct {
 	out  *events
 	at   position // of what is happening now
 
+	segment flow.Packet // of a frame that is several on the wire
+
 	mu       sync.Mutex
 	table    *flow.Table
 	sketches *sketches
@@ -96,6 +98,18 @@ func (w *worker) prefetch(b *work, mine []uint16, n int) {
 }
 
 func (w *worker) add(k *flow.Packet) {
+	n := k.Segments()
+	if n == 1 {
+		w.one(k)
+		return
+	}
+	for i := range n {
+		k.Segment(&w.segment, i, n)
+		w.one(&w.segment)
+	}
+}
+
+func (w *worker) one(k *flow.Packet) {
 	w.at = position{k.Seq, true, 0}
 	w.counters.packets++
 	w.counters.bytes += uint64(k.WireLen)
