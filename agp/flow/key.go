@@ -90,8 +90,5 @@ func fold(a, b uint64) uint64 {
 	return hi ^ lo
 }
 
-// QueueOf spreads flows over n queues by their hash; both directions meet.
-func QueueOf(hash uint64, n int) int {
-	hi, _ := bits.Mul64(hash, uint64(n))
-	return int(hi)
-}
+// QueueOf says in which of n queues a bucket begins.
+func QueueOf(bucket, n int) int { return bucket * n / Buckets }

@@ -425,9 +425,8 @@ func (f *state) direction(p *Packet) int {
 // differ reports whether the endpoints can be told apart.
 func (k *Key) differ() bool { return k.PortA != k.PortB || k.A != k.B }
 
-// open makes room for and initialises a flow; its first packet is not yet added.
-func (t *Table) open(p *Packet) uint32 {
-	h := uint32(p.Hash)
+// insert makes room for one flow and returns its place, which the caller fills.
+func (t *Table) insert(h uint32) uint32 {
 	if t.active >= t.cfg.MaxFlows {
 		t.evict(h)
 	}
@@ -435,6 +434,22 @@ func (t *Table) open(p *Packet) uint32 {
 		t.resize(2 * len(t.slots))
 	}
 	ref := t.flows.take()
+	t.place(slot{h, ref})
+	t.active++
+	return ref
+}
+
+// remove takes a flow that is on no wheel list and has no histogram out of the table.
+func (t *Table) remove(ref uint32, f *state) {
+	t.unlink(ref, uint32(f.hash))
+	f.bits = 0
+	t.flows.release(ref)
+	t.active--
+}
+
+// open makes room for and initialises a flow; its first packet is not yet added.
+func (t *Table) open(p *Packet) uint32 {
+	ref := t.insert(uint32(p.Hash))
 	f := t.flows.at(ref)
 	*f = state{key: p.Key, hash: p.Hash, bits: bitLive, histRef: none, headRef: none, next: none, prev: none, wheel: none}
 	fromB := p.FromB
@@ -448,8 +463,6 @@ func (t *Table) open(p *Packet) uint32 {
 		f.headRef = t.heads.take()
 		*t.heads.at(f.headRef) = model.Head{Protocol: p.Protocol}
 	}
-	t.place(slot{h, ref})
-	t.active++
 	return ref
 }
 
@@ -494,10 +507,7 @@ func (t *Table) end(ref uint32, f *state, reason telemetry.EndReason) {
 	}
 	t.releaseHist(f)
 	t.unschedule(ref, f)
-	t.unlink(ref, uint32(f.hash))
-	f.bits = 0
-	t.flows.release(ref)
-	t.active--
+	t.remove(ref, f)
 }
 
 // evictWays is how many occupied index entries from the newcomer's home on compete.

@@ -19,7 +19,11 @@ func (t *Table) schedule(ref uint32, f *state) {
 	if lo, hi := t.tick+1, t.tick+wheelSlots-1; t.tick != 0 {
 		at = min(max(at, lo), hi)
 	}
-	w := uint32(uint64(at) % wheelSlots)
+	t.link(ref, f, uint32(uint64(at)%wheelSlots))
+}
+
+// link puts a flow into a slot of the wheel.
+func (t *Table) link(ref uint32, f *state, w uint32) {
 	f.wheel, f.prev, f.next = w, none, t.wheel[w]
 	if f.next != none {
 		t.flows.at(f.next).prev = ref

@@ -48,6 +48,9 @@ type Config struct {
 	// Flow.Triggers and for every flow that ends; it may read r from t. The flow
 	// table then collects what Flow says instead of what Models need.
 	Observe func(t *flow.Table, r flow.Ref, end bool)
+	// RebalanceSkew is the load of the busiest queue over the mean of all from which
+	// on flows move to other queues, judged once a second; 0: never.
+	RebalanceSkew float64
 	// Now lets time pass while a live source delivers nothing; nil for captures,
 	// which are timed by their packets alone.
 	Now func() int64
@@ -62,7 +65,9 @@ type work struct {
 	batch   source.Batch
 	packets []flow.Packet
 	queues  [][]uint16 // per queue: indices into packets
+	moves   []move     // before the first packet
 	ticks   []tick
+	first   uint64 // number of the first packet that can be in this batch
 	seq     uint64 // packet number after this batch
 	taken   time.Time
 	refs    atomic.Int32
@@ -87,6 +92,10 @@ type Pipeline struct {
 	collector *collector
 	free      chan *work
 	models    atomic.Pointer[model.Set]
+	answers   answers
+
+	spread  spread // of flows over workers
+	balance func(*spread) []move
 
 	seq   uint64 // packets that got into flows so far
 	step  int64  // capture clock in flow.TickNs
@@ -104,6 +113,8 @@ type dispatched struct {
 	drops      [packet.NumVerdicts]uint64
 	badLength  uint64
 	clockBacks uint64
+	skew       float64
+	moved      uint64
 	nowNs      int64
 }
 
@@ -142,6 +153,8 @@ func New(cfg Config) (*Pipeline, error) {
 		seed:      keyWord(cfg.Key),
 		free:      make(chan *work, 3+cfg.Queues),
 	}
+	p.spread.init(cfg.Queues)
+	p.balance = func(s *spread) []move { return s.plan(cfg.RebalanceSkew) }
 	p.models.Store(cfg.Models)
 	for range cap(p.free) {
 		w := &work{
@@ -210,7 +223,14 @@ func (p *Pipeline) dispatch() error {
 		w := <-p.free
 		w.reset()
 		n, err := p.cfg.Source.Next(&w.batch)
-		w.taken = time.Now()
+		w.taken, w.first = time.Now(), p.seq+1
+		if p.spread.due {
+			w.moves = p.balance(&p.spread)
+			p.local.skew = p.spread.skew
+			for i := range w.moves {
+				p.local.moved += uint64(w.moves[i].buckets.Len())
+			}
+		}
 		if n == 0 && err == nil && p.cfg.Now != nil {
 			p.pass(w, p.cfg.Now(), 0)
 		}
@@ -225,7 +245,7 @@ func (p *Pipeline) dispatch() error {
 		p.local.nowNs = p.nowNs
 		p.mu.Lock()
 		p.seen = p.local
-		if batches%statsEvery == 0 || err != nil {
+		if batches%statsEvery == 0 || len(w.ticks) > 0 || err != nil {
 			p.sourceStats = p.cfg.Source.Stats()
 		}
 		p.mu.Unlock()
@@ -271,7 +291,7 @@ func (p *Pipeline) take(w *work, i int) {
 	}
 	k.FromB = k.Key.Set(&k.Info, p.cfg.Flow.Key)
 	k.Hash = k.Key.Hash(p.seed)
-	q := flow.QueueOf(k.Hash, len(w.queues))
+	q := p.spread.queue(k.Hash)
 	w.queues[q] = append(w.queues[q], uint16(i))
 }
 
@@ -287,6 +307,7 @@ func (p *Pipeline) pass(w *work, ts int64, i int) {
 	if step := ts / flow.TickNs; step != p.step {
 		p.step = step
 		w.ticks = append(w.ticks, tick{before: i, seq: p.seq, ns: step * flow.TickNs})
+		p.spread.due = len(p.workers) > 1
 	}
 }
 
@@ -294,7 +315,7 @@ func (w *work) reset() {
 	for q := range w.queues {
 		w.queues[q] = w.queues[q][:0]
 	}
-	w.ticks, w.flush = w.ticks[:0], false
+	w.ticks, w.moves, w.flush = w.ticks[:0], nil, false
 }
 
 // release gives the batch back when the last worker is done with it.

@@ -81,9 +81,13 @@ func run(t testing.TB, cfg Config) (*lines, *telemetry.Snapshot) {
 	p, err := New(cfg)
 	require.NoError(t, err)
 	require.NoError(t, p.Run(context.Background()))
+	return l, snapshotOf(p)
+}
+
+func snapshotOf(p *Pipeline) *telemetry.Snapshot {
 	var s telemetry.Snapshot
 	p.Snapshot(&s)
-	return l, &s
+	return &s
 }
 
 // traffic makes frames of a few hundred flows: TCP with and without handshake,
@@ -204,7 +208,7 @@ func samePartitions(t *testing.T, what string, cfg func(queues, batch int) Confi
 // sameLines is Equal with an answer that can be read.
 func sameLines(t *testing.T, want, got []string, what string, args ...any) {
 	t.Helper()
-	require.Len(t, got, len(want), append([]any{what}, args...)...)
+	require.Equal(t, len(want), len(got), append([]any{what}, args...)...)
 	for i := range want {
 		require.Equal(t, want[i], got[i], append([]any{what}, args...)...)
 	}
@@ -278,7 +282,7 @@ func TestSketchFeatureHasEveryFlowsHistograms(t *testing.T) {
 			require.Greater(t, longest, uint64(flow.BinnedPackets), "flows that are told of in parts")
 			for hash, h := range want {
 				var got histograms
-				w := p.workers[flow.QueueOf(hash, queues)]
+				w := p.workers[flow.QueueOf(flow.BucketOf(hash), queues)]
 				switch f := w.sketches.features.(type) {
 				case *blocked:
 					f.sizes.Decode(hash, got.size[:])

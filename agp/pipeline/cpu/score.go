@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"encoding/binary"
+	"sync"
 	"time"
 
 	"github.com/agp-net/telegraf-agp/agp/flow"
@@ -22,9 +23,8 @@ type scorer struct {
 	w      *worker
 	models *model.Scorer
 	owed   [model.BatchSize]owed
-	// answers are the label tables of flow.Score: number - 1 is the index.
-	answers []telemetry.Output
-	number  map[answer]uint16
+	known  []telemetry.Output // as much of the pipeline's answers as was needed so far
+	number map[answer]uint16  // of those that this worker has given
 
 	taken      time.Time // when the batch at hand came from the source
 	inferences uint64
@@ -33,6 +33,40 @@ type scorer struct {
 
 // answer is what a flow.Score stands for.
 type answer struct{ model, label string }
+
+// answers number what models say, for flow.Score; one table for all workers, because flows
+// go from one to another. Sets change rarely, so it stays small.
+type answers struct {
+	mu     sync.Mutex
+	list   []telemetry.Output // only appended to; number - 1 is the index
+	number map[answer]uint16
+}
+
+// intern returns the number of an answer, 0 if all are used up (thousands of swaps).
+func (a *answers) intern(out telemetry.Output) uint16 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	k := answer{out.Model, out.Label}
+	if n, ok := a.number[k]; ok {
+		return n
+	}
+	if len(a.list) == 1<<16-1 {
+		return 0
+	}
+	a.list = append(a.list, out)
+	n := uint16(len(a.list))
+	if a.number == nil {
+		a.number = map[answer]uint16{}
+	}
+	a.number[k] = n
+	return n
+}
+
+func (a *answers) all() []telemetry.Output {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.list
+}
 
 // owed says who gets the answers of a slot.
 type owed struct {
@@ -116,7 +150,7 @@ func (s *scorer) ended(r flow.Ref, reason telemetry.EndReason, rec *telemetry.Re
 	scores := t.Outputs(r)
 	for i := range scores {
 		if a := &scores[i]; a.Answer != 0 {
-			o := s.answers[a.Answer-1]
+			o := *s.answer(a.Answer)
 			o.Score = a.Score
 			rec.Outputs = append(rec.Outputs, o)
 		}
@@ -195,7 +229,7 @@ func (s *scorer) give(o *owed, m *model.Model, out telemetry.Output) {
 		return
 	}
 	if score.Answer != 0 {
-		before = s.answers[score.Answer-1].Label
+		before = s.answer(score.Answer).Label
 	}
 	score.Answer, score.Score = s.intern(out), out.Score
 	if m.Alert(out.Label) && before != out.Label {
@@ -229,26 +263,28 @@ func (s *scorer) slot(o *owed, field string) *flow.Score {
 			if free == nil {
 				free = &scores[i]
 			}
-		case s.answers[a-1].Field == field:
+		case s.answer(a).Field == field:
 			return &scores[i]
 		}
 	}
 	return free
 }
 
-// intern numbers an answer. Sets change rarely, so the table stays small; when
-// the numbers are used up (thousands of swaps) further answers are not kept by flows.
+// answer returns what a number stands for.
+func (s *scorer) answer(n uint16) *telemetry.Output {
+	if int(n) > len(s.known) { // another worker's
+		s.known = s.w.p.answers.all()
+	}
+	return &s.known[n-1]
+}
+
 func (s *scorer) intern(out telemetry.Output) uint16 {
 	k := answer{out.Model, out.Label}
-	if n, ok := s.number[k]; ok {
-		return n
+	n, ok := s.number[k]
+	if !ok {
+		n = s.w.p.answers.intern(out)
+		s.number[k] = n
 	}
-	if len(s.answers) == 1<<16-1 {
-		return 0
-	}
-	s.answers = append(s.answers, out)
-	n := uint16(len(s.answers))
-	s.number[k] = n
 	return n
 }
 

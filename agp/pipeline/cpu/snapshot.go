@@ -53,7 +53,7 @@ func (p *Pipeline) Snapshot(s *telemetry.Snapshot) {
 	seen, src := p.seen, p.sourceStats
 	p.mu.Unlock()
 	s.TimeNs = seen.nowNs
-	e.PacketsSeen = seen.frames
+	e.PacketsSeen, e.QueueSkew, e.MovedBuckets = seen.frames, seen.skew, seen.moved
 	e.Drops, e.Errors = map[string]uint64{}, map[string]uint64{}
 	for v, n := range seen.drops {
 		if n > 0 {

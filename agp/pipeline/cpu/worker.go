@@ -59,6 +59,8 @@ func (w *worker) batch(b *work) {
 	w.mu.Lock()
 	w.scorer.use(w.p.models.Load())
 	w.scorer.taken = b.taken
+	w.at = position{seq: b.first}
+	w.exchange(b.moves)
 	ticks := b.ticks
 	mine := b.queues[w.id]
 	for n, i := range mine {
