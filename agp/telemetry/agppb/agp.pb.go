@@ -575,6 +575,7 @@ type Configure struct {
 	SketchState        bool                   `protobuf:"varint,14,opt,name=sketch_state,json=sketchState,proto3" json:"sketch_state,omitempty"`                                               // serialise sketches into SketchRow.state
 	Detect             map[string]float64     `protobuf:"bytes,15,rep,name=detect,proto3" json:"detect,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"` // thresholds by name, see agp/options
 	SnapshotIntervalNs int64                  `protobuf:"varint,16,opt,name=snapshot_interval_ns,json=snapshotIntervalNs,proto3" json:"snapshot_interval_ns,omitempty"`
+	SketchWindowNs     int64                  `protobuf:"varint,17,opt,name=sketch_window_ns,json=sketchWindowNs,proto3" json:"sketch_window_ns,omitempty"` // capture time that sketch readings cover, 0: since the start
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
@@ -717,6 +718,13 @@ func (x *Configure) GetDetect() map[string]float64 {
 func (x *Configure) GetSnapshotIntervalNs() int64 {
 	if x != nil {
 		return x.SnapshotIntervalNs
+	}
+	return 0
+}
+
+func (x *Configure) GetSketchWindowNs() int64 {
+	if x != nil {
+		return x.SketchWindowNs
 	}
 	return 0
 }
@@ -3406,7 +3414,7 @@ const file_agp_proto_rawDesc = "" +
 	"\x05Hello\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12!\n" +
 	"\fprotocol_min\x18\x02 \x01(\rR\vprotocolMin\x12\x18\n" +
-	"\aversion\x18\x03 \x01(\tR\aversion\"\xeb\x04\n" +
+	"\aversion\x18\x03 \x01(\tR\aversion\"\x95\x05\n" +
 	"\tConfigure\x12\x1c\n" +
 	"\tinterface\x18\x01 \x01(\tR\tinterface\x12&\n" +
 	"\x06source\x18\x02 \x01(\v2\x0e.agp.v1.SourceR\x06source\x12\x1a\n" +
@@ -3425,7 +3433,8 @@ const file_agp_proto_rawDesc = "" +
 	"\x05top_k\x18\r \x01(\rR\x04topK\x12!\n" +
 	"\fsketch_state\x18\x0e \x01(\bR\vsketchState\x125\n" +
 	"\x06detect\x18\x0f \x03(\v2\x1d.agp.v1.Configure.DetectEntryR\x06detect\x120\n" +
-	"\x14snapshot_interval_ns\x18\x10 \x01(\x03R\x12snapshotIntervalNs\x1a9\n" +
+	"\x14snapshot_interval_ns\x18\x10 \x01(\x03R\x12snapshotIntervalNs\x12(\n" +
+	"\x10sketch_window_ns\x18\x11 \x01(\x03R\x0esketchWindowNs\x1a9\n" +
 	"\vDetectEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\x8b\x01\n" +

@@ -36,6 +36,7 @@ type AGP struct {
 	Source        string             `toml:"source"`
 	Files         []string           `toml:"files"`
 	Speed         float64            `toml:"speed"`
+	Interfaces    []string           `toml:"interfaces"`
 	Interface     string             `toml:"interface"`
 	Pipeline      string             `toml:"pipeline"`
 	Queues        int                `toml:"queues"`
@@ -48,9 +49,11 @@ type AGP struct {
 	KeyTunnel     bool               `toml:"key_tunnel"`
 	TopK          int                `toml:"top_k"`
 	SketchState   bool               `toml:"sketch_state"`
+	SketchWindow  *config.Duration   `toml:"sketch_window"`
 	SeriesLimit   int                `toml:"series_limit"`
 	EngineCommand []string           `toml:"engine_command"`
 	Flows         FlowsConfig        `toml:"flows"`
+	Live          LiveConfig         `toml:"live"`
 	Detect        map[string]float64 `toml:"detect"`
 
 	Log telegraf.Logger `toml:"-"`
@@ -79,9 +82,10 @@ func (*AGP) SampleConfig() string { return sampleConfig }
 // New returns a plugin with the defaults of sample.conf.
 func New() *AGP {
 	return &AGP{
-		Source: "pcap", Pipeline: "cpu",
+		Source: sourcePcap, Pipeline: "cpu",
 		IdleTimeout: config.Duration(time.Minute), ActiveTimeout: config.Duration(5 * time.Minute),
 		MaxFlows: 1 << 18, TopK: 10, SeriesLimit: DefaultSeriesLimit,
+		Live:  defaultLive(),
 		Flows: FlowsConfig{Emit: options.EmitNone, SampleEvery: 100, MaxPerSecond: 1000},
 	}
 }
@@ -120,7 +124,8 @@ func (a *AGP) check() error {
 		return nil
 	}
 	errs := []error{
-		oneOf("source", a.Source, "pcap"),
+		oneOf("source", a.Source, sourcePcap, sourceMirror, sourceDivert),
+		a.checkLive(),
 		oneOf("pipeline", a.Pipeline, "cpu"),
 		within("queues", a.Queues, 0, 256),
 		timeout("idle_timeout", a.IdleTimeout),
@@ -140,7 +145,10 @@ func (a *AGP) check() error {
 	for _, d := range a.Decap {
 		errs = append(errs, oneOf("decap", d, options.Tunnels()...))
 	}
-	if len(a.Files) == 0 {
+	if w := a.SketchWindow; w != nil && (*w < 0 || time.Duration(*w) > options.MaxTimeout || *w > 0 && time.Duration(*w) < options.MinTimeout) {
+		errs = append(errs, bad("sketch_window", time.Duration(*w), "0s or "+options.MinTimeout.String()+" to "+options.MaxTimeout.String()))
+	}
+	if len(a.Files) == 0 && a.Source == sourcePcap {
 		errs = append(errs, bad("files", a.Files, "at least one capture file"))
 	}
 	if err := options.CheckThresholds(a.Detect); err != nil {
@@ -153,6 +161,16 @@ func (a *AGP) check() error {
 func (a *AGP) Init() error {
 	if a.Interface == "" {
 		a.Interface = a.Source
+		if a.live() {
+			a.Interface = strings.Join(a.Interfaces, "+")
+		}
+	}
+	window := time.Duration(0)
+	switch {
+	case a.SketchWindow != nil:
+		window = time.Duration(*a.SketchWindow)
+	case a.live():
+		window = defaultWindow
 	}
 	if err := a.check(); err != nil {
 		return err
@@ -171,7 +189,7 @@ func (a *AGP) Init() error {
 	a.classifies = len(models) > 0
 	a.conf = &agppb.Configure{
 		Interface:       a.Interface,
-		Source:          &agppb.Source{Kind: a.Source, Files: files, Speed: a.Speed},
+		Source:          a.source(files),
 		Pipeline:        a.Pipeline,
 		Queues:          uint32(a.Queues),
 		IdleTimeoutNs:   int64(a.IdleTimeout),
@@ -185,7 +203,7 @@ func (a *AGP) Init() error {
 		KeyTunnel:   a.KeyTunnel,
 		Models:      models,
 		TopK:        uint32(a.TopK),
-		SketchState: a.SketchState,
+		SketchState: a.SketchState, SketchWindowNs: int64(window),
 		Detect:      a.Detect,
 		Emit: &agppb.Emit{
 			Flows: a.Flows.Emit, SampleEvery: uint32(a.Flows.SampleEvery), MaxPerSecond: a.Flows.MaxPerSecond,

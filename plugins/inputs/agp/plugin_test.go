@@ -83,7 +83,7 @@ func plugin(t *testing.T) *AGP {
 
 func TestBadConfigurationNamesKeyValueAndAllowed(t *testing.T) {
 	for want, spoil := range map[string]func(*AGP){
-		`source = "live", allowed: "pcap"`:                                      func(a *AGP) { a.Source = "live" },
+		`source = "live", allowed: "pcap", "mirror", "divert"`:                                      func(a *AGP) { a.Source = "live" },
 		`pipeline = "gpu", allowed: "cpu"`:                                      func(a *AGP) { a.Pipeline = "gpu" },
 		`files = [], allowed: at least one capture file`:                        func(a *AGP) { a.Files = nil },
 		`files[1] = "/does/not/exist"`:                                          func(a *AGP) { a.Files = append(a.Files, "/does/not/exist") },
@@ -168,7 +168,9 @@ func TestSampleConfigStatesTheDefaultsAndEveryOption(t *testing.T) {
 	got := c.Inputs[0].Input.(*AGP)
 	want := New()
 	want.Files, want.Models = got.Files, []string{"none"}
-	want.Interface = "pcap"
+	want.Interface, want.Interfaces = "pcap", []string{"eth0"}
+	want.SketchWindow = new(config.Duration) // as with a capture
+	want.Live.EngineClasses, want.Live.KernelClasses = []string{}, []string{}
 	want.Decap = []string{}
 	want.EngineCommand = []string{"/usr/lib/telegraf-agp/telegraf-agp", "engine"}
 	want.Log = got.Log
