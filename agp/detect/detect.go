@@ -2,7 +2,6 @@ package detect
 
 import (
 	"math"
-	"net/netip"
 
 	"github.com/agp-net/telegraf-agp/agp/sketch"
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
@@ -159,15 +158,7 @@ func (d *Detector) emit(a *telemetry.Alert) {
 // client is an alert about what r's initiator does at r's service.
 func client(kind string, r *telemetry.Record, count, limit float64, windowNs int64) *telemetry.Alert {
 	return &telemetry.Alert{
-		Kind: kind, Src: address(r.IPVersion, &r.Src), Dst: address(r.IPVersion, &r.Dst), DstPort: r.DstPort, Protocol: r.Protocol,
+		Kind: kind, Src: telemetry.Addr(r.IPVersion, &r.Src).String(), Dst: telemetry.Addr(r.IPVersion, &r.Dst).String(), DstPort: r.DstPort, Protocol: r.Protocol,
 		Count: uint64(count + 0.5), Threshold: limit, WindowNs: windowNs,
 	}
-}
-
-// address is the text of an address as it is kept in records.
-func address(version uint8, a *[16]byte) string {
-	if version == 4 {
-		return netip.AddrFrom4([4]byte(a[:4])).String()
-	}
-	return netip.AddrFrom16(*a).String()
 }

@@ -142,7 +142,7 @@ func (d *Detector) judgeAmp(f *flood, s *FlowStart, id uint64) {
 	}
 	if d.armed(id, floodWindow) {
 		d.emit(&telemetry.Alert{
-			Kind: Amplification, Dst: address(s.IPVersion, &s.Dst), SrcPort: s.SrcPort, Protocol: s.Protocol,
+			Kind: Amplification, Dst: telemetry.Addr(s.IPVersion, &s.Dst).String(), SrcPort: s.SrcPort, Protocol: s.Protocol,
 			Count: uint64(n + 0.5), Threshold: limit, WindowNs: floodWindow,
 		})
 	}
@@ -223,11 +223,11 @@ func (d *Detector) fireFlood(name string, kind floodKind, id uint64, count, limi
 	a := telemetry.Alert{Kind: name, Protocol: protocol, Count: uint64(count), Threshold: limit, WindowNs: floodWindow}
 	switch kind {
 	case floodSYNACK:
-		a.Dst = address(version, src) // the victim is the supposed initiator
+		a.Dst = telemetry.Addr(version, src).String() // the victim is the supposed initiator
 	case floodSYN, floodRequest:
-		a.Dst, a.DstPort = address(version, dst), dstPort
+		a.Dst, a.DstPort = telemetry.Addr(version, dst).String(), dstPort
 	default:
-		a.Dst = address(version, dst)
+		a.Dst = telemetry.Addr(version, dst).String()
 	}
 	d.emit(&a)
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // outage is long enough for a leak per write, per gather or per record to show.
-const outage = 32 * time.Second
+const outage = time.Minute
 
 // usage is what a process holds: memory in bytes and open files.
 type usage struct{ rss, files int }

@@ -3,7 +3,6 @@ package cpu
 import (
 	"encoding/binary"
 	"fmt"
-	"net/netip"
 
 	"github.com/agp-net/telegraf-agp/agp/flow"
 	"github.com/agp-net/telegraf-agp/agp/sketch"
@@ -321,10 +320,7 @@ func (s *summary) merge(o *summary) error {
 }
 
 func addrText(b []byte, version uint8) string {
-	if version == 4 {
-		return netip.AddrFrom4([4]byte(b[:4])).String()
-	}
-	return netip.AddrFrom16([16]byte(b[:16])).String()
+	return telemetry.Addr(version, (*[16]byte)(b)).String()
 }
 
 // topRows appends the heavy hitters.
