@@ -45,6 +45,17 @@ type Built struct {
 	Swap func(paths []string) ([]string, error)
 	// Finding says whether an answer of a model is worth an alert.
 	Finding func(*telemetry.Output) bool
+	// Live says that the source is a running interface: it has no end, so that an end is
+	// a failure after which another engine may succeed.
+	Live bool
+	// Steer changes the block list and Policy what the engine sees. nil: nothing to steer.
+	Steer  func(*agppb.SteerRules) error
+	Policy func(*agppb.SteerPolicy) error
+	// Steering appends the rows of a snapshot that only the source's port knows. May be nil.
+	Steering func(*telemetry.Snapshot)
+	// Undo takes back what would outlive the process. It is called at every end of the engine
+	// but a crash, also while the pipeline runs, and more than once. May be nil.
+	Undo func() error
 	// Close is called after the pipeline has ended. An engine that is told to stop, or
 	// whose plugin is gone, ends with its process instead.
 	Close func() error
@@ -73,6 +84,7 @@ type server struct {
 	over     atomic.Bool // an orderly end: nobody needs the socket any more
 	emitter  *emitter
 	built    *Built
+	undo     atomic.Pointer[func() error] // Built.Undo
 	started  time.Time
 	snapshot telemetry.Snapshot
 }
@@ -110,6 +122,7 @@ func (s *server) read(ctx context.Context) {
 				err = ErrPluginGone
 			}
 			expected := s.over.Load()
+			s.takeBack()
 			s.failed <- err
 			if s.o.Gone != nil && !expected {
 				s.o.Gone()
@@ -120,6 +133,15 @@ func (s *server) read(ctx context.Context) {
 		case s.commands <- cmd:
 		case <-ctx.Done():
 			return
+		}
+	}
+}
+
+// takeBack calls Built.Undo, if there is one.
+func (s *server) takeBack() {
+	if undo := s.undo.Load(); undo != nil {
+		if err := (*undo)(); err != nil {
+			s.log(agppb.Log_ERROR, "%v", err)
 		}
 	}
 }
@@ -186,6 +208,10 @@ func (s *server) run(ctx context.Context, conf *agppb.Configure) (err error) {
 	if s.built, err = s.o.Build(conf, s.emitter, s.log); err != nil {
 		return s.fail(err)
 	}
+	if s.built.Undo != nil {
+		s.undo.Store(&s.built.Undo)
+		defer s.takeBack()
+	}
 	if s.built.Finding != nil {
 		s.emitter.finding = s.built.Finding
 	}
@@ -243,6 +269,10 @@ func (s *server) run(ctx context.Context, conf *agppb.Configure) (err error) {
 				return nil
 			case *agppb.Command_SwapModels:
 				s.swap(c.SwapModels.GetModels())
+			case *agppb.Command_SteerRules:
+				s.steer(func() error { return s.built.Steer(c.SteerRules) }, s.built.Steer != nil)
+			case *agppb.Command_SteerPolicy:
+				s.steer(func() error { return s.built.Policy(c.SteerPolicy) }, s.built.Policy != nil)
 			default:
 				s.log(agppb.Log_WARN, "command %T ignored while running", c)
 			}
@@ -255,6 +285,17 @@ func (s *server) run(ctx context.Context, conf *agppb.Configure) (err error) {
 		if err != nil {
 			return ErrPluginGone
 		}
+	}
+}
+
+// steer carries out a command about steering.
+func (s *server) steer(act func() error, able bool) {
+	if !able {
+		s.log(agppb.Log_WARN, "steering command ignored: source %q has no port", s.built.Source)
+		return
+	}
+	if err := act(); err != nil {
+		s.log(agppb.Log_ERROR, "steering: %v", err)
 	}
 }
 
@@ -311,6 +352,9 @@ func (s *server) flush() error {
 // report sends a snapshot.
 func (s *server) report() error {
 	s.built.Pipeline.Snapshot(&s.snapshot)
+	if s.built.Steering != nil {
+		s.built.Steering(&s.snapshot)
+	}
 	e := &s.snapshot.Engine
 	e.Suppressed += s.emitter.suppressedCount() // beside what the detectors held back
 	e.CPUSeconds = cpuSeconds()
@@ -322,7 +366,8 @@ func (s *server) report() error {
 
 // finish reports the end of the input: events, last snapshot, summary.
 func (s *server) finish(runErr error) error {
-	if runErr != nil && !errors.Is(runErr, context.Canceled) {
+	failed := runErr != nil && !errors.Is(runErr, context.Canceled)
+	if failed && !s.built.Live {
 		s.log(agppb.Log_ERROR, "the input ended early, what was readable is counted: %v", runErr)
 	}
 	if err := s.flush(); err != nil {
@@ -330,6 +375,9 @@ func (s *server) finish(runErr error) error {
 	}
 	if err := s.report(); err != nil {
 		return ErrPluginGone
+	}
+	if failed && s.built.Live {
+		return s.fail(runErr)
 	}
 	s.over.Store(true) // the plugin may close as soon as it has read what follows
 	sum := telemetry.Summarize(&s.snapshot, s.o.Now().Sub(s.started).Seconds())

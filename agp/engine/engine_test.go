@@ -78,8 +78,19 @@ func begin(t *testing.T, run func(context.Context, pipeline.Sink) error) *plugin
 	return beginLocked(t, nil, run)
 }
 
+// beginBuilt is begin with a change to what was built.
+func beginBuilt(t *testing.T, run func(context.Context, pipeline.Sink) error, change func(*Built)) *plugin {
+	t.Helper()
+	return beginWith(t, nil, run, change)
+}
+
 // beginLocked is begin with a lock that a snapshot takes.
 func beginLocked(t *testing.T, lock sync.Locker, run func(context.Context, pipeline.Sink) error) *plugin {
+	t.Helper()
+	return beginWith(t, lock, run, func(*Built) {})
+}
+
+func beginWith(t *testing.T, lock sync.Locker, run func(context.Context, pipeline.Sink) error, change func(*Built)) *plugin {
 	t.Helper()
 	ours, theirs := pair(t)
 	require.NoError(t, ours.SetDeadline(time.Now().Add(20*time.Second)))
@@ -91,7 +102,7 @@ func beginLocked(t *testing.T, lock sync.Locker, run func(context.Context, pipel
 				if conf.GetPipeline() == "broken" {
 					return nil, fmt.Errorf("%w: pipeline = %q", ErrConfig, "broken")
 				}
-				return &Built{
+				b := &Built{
 					Pipeline: &steps{run: run, sink: sink, lock: lock}, Source: "test", Kind: "test", Queues: 1,
 					Finding: func(o *telemetry.Output) bool { return o.Field == "class" && o.Label == "c2" },
 					Swap: func(paths []string) ([]string, error) {
@@ -100,7 +111,9 @@ func beginLocked(t *testing.T, lock sync.Locker, run func(context.Context, pipel
 						}
 						return paths, nil
 					},
-				}, nil
+				}
+				change(b)
+				return b, nil
 			},
 		})
 		theirs.Close()
