@@ -87,6 +87,9 @@ type Config struct {
 	Backoff          Backoff
 	Clock            Clock
 	Rand             func() float64 // jitter, in [0,1)
+	// Ended is called after each engine has ended, however, and before the next one is
+	// started. May be nil.
+	Ended func()
 }
 
 // State of the engine as the plugin reports it.
@@ -260,6 +263,9 @@ func (s *Supervisor) loop(stop, done chan struct{}) {
 	for failures := 0; ; {
 		started := s.cfg.Clock.Now()
 		finished, ready, err := s.runOnce(stop, before)
+		if s.cfg.Ended != nil {
+			s.cfg.Ended()
+		}
 		lived := s.cfg.Clock.Now().Sub(started)
 		select {
 		case <-stop:

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -297,6 +298,27 @@ func TestStopWhileWaitingToRestart(t *testing.T) {
 	eventually(t, "wait", func() bool { return s.Status().State == StateRestarting })
 	s.Stop()
 	require.Equal(t, StateStopped, s.Status().State)
+}
+
+// TestEndedIsCalledAfterEveryEngine: killed, and told to stop, when it is gone.
+func TestEndedIsCalledAfterEveryEngine(t *testing.T) {
+	var ended atomic.Int32
+	var last atomic.Int64 // pid of the engine that ran before
+	s, _, _ := start(t, "real", func(c *Config) {
+		c.Ended = func() {
+			if pid := int(last.Load()); pid != 0 && !alive(pid) {
+				ended.Add(1)
+			}
+		}
+	})
+	eventually(t, "up", func() bool { return s.Status().Up })
+	last.Store(int64(s.Status().Pid))
+	require.NoError(t, syscall.Kill(s.Status().Pid, syscall.SIGKILL))
+	eventually(t, "restart", func() bool { return s.Status().Restarts == 1 && s.Status().Up })
+	require.EqualValues(t, 1, ended.Load())
+	last.Store(int64(s.Status().Pid))
+	s.Stop()
+	require.EqualValues(t, 2, ended.Load())
 }
 
 func TestStartTwiceStopTwiceStartAgain(t *testing.T) {
