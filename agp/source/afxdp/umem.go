@@ -1,0 +1,80 @@
+package afxdp
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const hugePage = 2 << 20
+
+// allocate maps n bytes for packet buffers. Without reserved huge pages, or if they
+// are not asked for, the kernel may still join pages by itself.
+func allocate(n int, huge bool) (mem []byte, gotHuge bool, err error) {
+	const flags = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_POPULATE
+	if huge {
+		whole := (n + hugePage - 1) &^ (hugePage - 1)
+		mem, err = unix.Mmap(-1, 0, whole, unix.PROT_READ|unix.PROT_WRITE, flags|unix.MAP_HUGETLB|unix.MAP_HUGE_2MB)
+		if err == nil {
+			return mem, true, nil
+		}
+	}
+	mem, err = unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, flags)
+	if err != nil {
+		return nil, false, fmt.Errorf("%d bytes: %w", n, memoryError(os.NewSyscallError("mmap", err)))
+	}
+	return mem, false, nil
+}
+
+// register makes the source's buffers those of k.
+func (s *Source) register(k *socket) error {
+	reg := unix.XDPUmemReg{
+		Addr: uint64(uintptr(unsafe.Pointer(&s.umem[0]))),
+		Len:  uint64(s.frames()) * uint64(s.chunk),
+		Size: uint32(s.chunk),
+	}
+	set := func() error {
+		_, _, errno := unix.Syscall6(unix.SYS_SETSOCKOPT, uintptr(k.fd), unix.SOL_XDP, unix.XDP_UMEM_REG, uintptr(unsafe.Pointer(&reg)), unsafe.Sizeof(reg), 0)
+		runtime.KeepAlive(&reg)
+		if errno != 0 {
+			return errno
+		}
+		return nil
+	}
+	err := set()
+	if errors.Is(err, unix.ENOBUFS) && raiseMemlock() {
+		err = set()
+	}
+	if err != nil {
+		return k.q.errorf("%d bytes of buffers: %w", reg.Len, memoryError(err))
+	}
+	return nil
+}
+
+// raiseMemlock raises the limit of pinned memory as far as this process may.
+func raiseMemlock() bool {
+	var old unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_MEMLOCK, &old) != nil {
+		return false
+	}
+	all := unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
+	if unix.Setrlimit(unix.RLIMIT_MEMLOCK, &all) == nil {
+		return true
+	}
+	return old.Cur < old.Max && unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: old.Max, Max: old.Max}) == nil
+}
+
+// memoryError says what to do if memory cannot be allocated or pinned.
+func memoryError(err error) error {
+	switch {
+	case errors.Is(err, unix.ENOBUFS):
+		return fmt.Errorf("%w: raise RLIMIT_MEMLOCK (LimitMEMLOCK= of systemd) or give CAP_IPC_LOCK: %w", ErrMemory, err)
+	case errors.Is(err, unix.ENOMEM), errors.Is(err, unix.EAGAIN):
+		return fmt.Errorf("%w: lower the number of buffers: %w", ErrMemory, err)
+	}
+	return err
+}
