@@ -356,9 +356,13 @@ func (a *AGP) Start(acc telegraf.Accumulator) error {
 	if a.supervisor != nil {
 		return nil
 	}
-	s, err := supervise.New(supervise.Config{
+	conf := supervise.Config{
 		Command: a.EngineCommand, Version: Version(), Configure: a.conf, Handler: handler{a.converter, acc}, Log: a.Log,
-	})
+	}
+	if a.changesPorts() {
+		conf.Ended = a.takeBack
+	}
+	s, err := supervise.New(conf)
 	if err != nil {
 		return err
 	}

@@ -1,9 +1,13 @@
 package agp
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -159,3 +163,22 @@ func (a *AGP) source(files []string) *agppb.Source {
 // defaultWindow is what sketches of live traffic cover if nothing else is said: since the
 // start would say less each day.
 const defaultWindow = time.Minute
+
+// takeBackLimit is what undoing may take: it is a few system calls.
+const takeBackLimit = 1500 * time.Millisecond
+
+// changesPorts says that the engine changes settings of a port that would outlive it.
+func (a *AGP) changesPorts() bool {
+	return a.Source == sourceDivert && (a.Live.RSS || a.Live.Channels > 0 || a.Live.RingEntries > 0)
+}
+
+// takeBack undoes what an engine that crashed has left changed at a port. An engine that
+// ended in order has done so itself, and then there is nothing to do.
+func (a *AGP) takeBack() {
+	ctx, cancel := context.WithTimeout(context.Background(), takeBackLimit)
+	defer cancel()
+	args := append(slices.Clone(a.EngineCommand[1:]), "--restore", a.Live.StateDir)
+	if out, err := exec.CommandContext(ctx, a.EngineCommand[0], args...).CombinedOutput(); err != nil {
+		a.Log.Errorf("Settings of %s are not restored, the next engine tries again: %v: %s", strings.Join(a.Interfaces, ", "), err, bytes.TrimSpace(out))
+	}
+}
