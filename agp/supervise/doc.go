@@ -6,7 +6,7 @@
 // long as an engine lives, because the kernel sends the parent-death signal when
 // that thread ends; per engine there is one goroutine that reads its events and
 // calls Handler, one that collects its stderr and one that waits for its exit.
-// Stop ends them all. Status and SwapModels may be called from any goroutine.
+// Stop ends them all. Status, Send and SwapModels may be called from any goroutine.
 //
 // Clocks: health and backoff use Config.Clock; socket deadlines use the wall
 // clock of the kernel. Counters in Status are monotonic across restarts.

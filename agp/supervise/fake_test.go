@@ -81,6 +81,10 @@ func playEngine(role string) {
 		_ = conn.Send(hello)
 		_ = conn.Send(ready)
 		select {}
+	case "listens":
+		_ = conn.Send(hello)
+		_ = conn.Send(ready)
+		playListener(sock, conn)
 	case "stubborn": // ignores every polite request
 		signal.Ignore(syscall.SIGTERM)
 		_ = conn.Send(hello)

@@ -30,6 +30,7 @@ const (
 	stopLimit  = 2700 * time.Millisecond
 	termGrace  = 400 * time.Millisecond // SIGTERM to SIGKILL of an engine that failed
 	sendLimit  = 100 * time.Millisecond // one command into the socket
+	ruleLimit  = 5 * time.Second        // one through Send, which can be long and is in no hurry
 )
 
 // Errors with which an engine can end. The log line and Status carry them.
@@ -40,6 +41,7 @@ var (
 	ErrRefused  = errors.New("engine refused")
 	ErrStart    = errors.New("engine could not be started")
 	ErrCut      = errors.New("engine was ended before it had flushed all flows")
+	ErrNoEngine = errors.New("no engine is running")
 )
 
 // Handler receives what the engine found, from one goroutine at a time. The
@@ -90,6 +92,9 @@ type Config struct {
 	// Ended is called after each engine has ended, however, and before the next one is
 	// started. May be nil.
 	Ended func()
+	// Ready is called when an engine has come up and Send reaches it. It must not
+	// block: nothing that the engine sends is read meanwhile. May be nil.
+	Ready func()
 }
 
 // State of the engine as the plugin reports it.
@@ -242,8 +247,27 @@ func (s *Supervisor) SwapModels(paths []string) error {
 	return send(c, &agppb.Command{Command: &agppb.Command_SwapModels{SwapModels: &agppb.SwapModels{Models: paths}}})
 }
 
-func send(c *child, cmd *agppb.Command) error {
-	if err := c.sock.SetWriteDeadline(time.Now().Add(sendLimit)); err != nil {
+// Send gives the engine a command; ErrNoEngine says that none is ready for it. Any
+// other error ends the engine, because half of the command may be in its socket, and
+// another is started. Send waits for an engine that is slow to read.
+func (s *Supervisor) Send(cmd *agppb.Command) error {
+	s.mu.Lock()
+	c := s.child
+	s.mu.Unlock()
+	if c == nil {
+		return ErrNoEngine
+	}
+	err := sendWithin(c, cmd, ruleLimit)
+	if err != nil {
+		c.sock.Close()
+	}
+	return err
+}
+
+func send(c *child, cmd *agppb.Command) error { return sendWithin(c, cmd, sendLimit) }
+
+func sendWithin(c *child, cmd *agppb.Command, limit time.Duration) error {
+	if err := c.sock.SetWriteDeadline(time.Now().Add(limit)); err != nil {
 		return err
 	}
 	return c.conn.Send(cmd)
@@ -525,6 +549,9 @@ func (s *Supervisor) open(c *child, conf *agppb.Configure) error {
 			}
 			s.cfg.Log.Infof("Engine %s ready: %s, %s, %d queue(s), %s",
 				theirs.GetVersion(), r.GetSource(), r.GetPipeline(), r.GetQueues(), models)
+			if s.cfg.Ready != nil {
+				s.cfg.Ready()
+			}
 			return nil
 		}
 		if _, err := s.handle(c, &ev); err != nil {
