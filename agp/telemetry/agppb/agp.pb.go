@@ -3384,6 +3384,667 @@ func (x *EngineRow) GetMovedBuckets() uint64 {
 	return 0
 }
 
+// ControlRequest is what a person or a program asks the plugin process for, through
+// its unix socket; same framing as above. One request is answered by one ControlReply,
+// list by several, in order.
+type ControlRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Request:
+	//
+	//	*ControlRequest_Block
+	//	*ControlRequest_Unblock
+	//	*ControlRequest_RateLimit
+	//	*ControlRequest_List
+	//	*ControlRequest_Status
+	Request       isControlRequest_Request `protobuf_oneof:"request"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ControlRequest) Reset() {
+	*x = ControlRequest{}
+	mi := &file_agp_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ControlRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ControlRequest) ProtoMessage() {}
+
+func (x *ControlRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_agp_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ControlRequest.ProtoReflect.Descriptor instead.
+func (*ControlRequest) Descriptor() ([]byte, []int) {
+	return file_agp_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *ControlRequest) GetRequest() isControlRequest_Request {
+	if x != nil {
+		return x.Request
+	}
+	return nil
+}
+
+func (x *ControlRequest) GetBlock() *ControlBlock {
+	if x != nil {
+		if x, ok := x.Request.(*ControlRequest_Block); ok {
+			return x.Block
+		}
+	}
+	return nil
+}
+
+func (x *ControlRequest) GetUnblock() *ControlUnblock {
+	if x != nil {
+		if x, ok := x.Request.(*ControlRequest_Unblock); ok {
+			return x.Unblock
+		}
+	}
+	return nil
+}
+
+func (x *ControlRequest) GetRateLimit() *ControlBlock {
+	if x != nil {
+		if x, ok := x.Request.(*ControlRequest_RateLimit); ok {
+			return x.RateLimit
+		}
+	}
+	return nil
+}
+
+func (x *ControlRequest) GetList() *ControlList {
+	if x != nil {
+		if x, ok := x.Request.(*ControlRequest_List); ok {
+			return x.List
+		}
+	}
+	return nil
+}
+
+func (x *ControlRequest) GetStatus() *ControlStatus {
+	if x != nil {
+		if x, ok := x.Request.(*ControlRequest_Status); ok {
+			return x.Status
+		}
+	}
+	return nil
+}
+
+type isControlRequest_Request interface {
+	isControlRequest_Request()
+}
+
+type ControlRequest_Block struct {
+	Block *ControlBlock `protobuf:"bytes,1,opt,name=block,proto3,oneof"`
+}
+
+type ControlRequest_Unblock struct {
+	Unblock *ControlUnblock `protobuf:"bytes,2,opt,name=unblock,proto3,oneof"`
+}
+
+type ControlRequest_RateLimit struct {
+	RateLimit *ControlBlock `protobuf:"bytes,3,opt,name=rate_limit,json=rateLimit,proto3,oneof"`
+}
+
+type ControlRequest_List struct {
+	List *ControlList `protobuf:"bytes,4,opt,name=list,proto3,oneof"`
+}
+
+type ControlRequest_Status struct {
+	Status *ControlStatus `protobuf:"bytes,5,opt,name=status,proto3,oneof"`
+}
+
+func (*ControlRequest_Block) isControlRequest_Request() {}
+
+func (*ControlRequest_Unblock) isControlRequest_Request() {}
+
+func (*ControlRequest_RateLimit) isControlRequest_Request() {}
+
+func (*ControlRequest_List) isControlRequest_Request() {}
+
+func (*ControlRequest_Status) isControlRequest_Request() {}
+
+type ControlBlock struct {
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Prefix           string                 `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`             // address or CIDR
+	TtlNs            int64                  `protobuf:"varint,2,opt,name=ttl_ns,json=ttlNs,proto3" json:"ttl_ns,omitempty"` // 0: the configured one
+	Reason           string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	PacketsPerSecond uint64                 `protobuf:"varint,4,opt,name=packets_per_second,json=packetsPerSecond,proto3" json:"packets_per_second,omitempty"` // rate_limit only
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *ControlBlock) Reset() {
+	*x = ControlBlock{}
+	mi := &file_agp_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ControlBlock) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ControlBlock) ProtoMessage() {}
+
+func (x *ControlBlock) ProtoReflect() protoreflect.Message {
+	mi := &file_agp_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ControlBlock.ProtoReflect.Descriptor instead.
+func (*ControlBlock) Descriptor() ([]byte, []int) {
+	return file_agp_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *ControlBlock) GetPrefix() string {
+	if x != nil {
+		return x.Prefix
+	}
+	return ""
+}
+
+func (x *ControlBlock) GetTtlNs() int64 {
+	if x != nil {
+		return x.TtlNs
+	}
+	return 0
+}
+
+func (x *ControlBlock) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ControlBlock) GetPacketsPerSecond() uint64 {
+	if x != nil {
+		return x.PacketsPerSecond
+	}
+	return 0
+}
+
+type ControlUnblock struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Prefix        string                 `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ControlUnblock) Reset() {
+	*x = ControlUnblock{}
+	mi := &file_agp_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ControlUnblock) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ControlUnblock) ProtoMessage() {}
+
+func (x *ControlUnblock) ProtoReflect() protoreflect.Message {
+	mi := &file_agp_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ControlUnblock.ProtoReflect.Descriptor instead.
+func (*ControlUnblock) Descriptor() ([]byte, []int) {
+	return file_agp_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *ControlUnblock) GetPrefix() string {
+	if x != nil {
+		return x.Prefix
+	}
+	return ""
+}
+
+type ControlList struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ControlList) Reset() {
+	*x = ControlList{}
+	mi := &file_agp_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ControlList) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ControlList) ProtoMessage() {}
+
+func (x *ControlList) ProtoReflect() protoreflect.Message {
+	mi := &file_agp_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ControlList.ProtoReflect.Descriptor instead.
+func (*ControlList) Descriptor() ([]byte, []int) {
+	return file_agp_proto_rawDescGZIP(), []int{34}
+}
+
+type ControlStatus struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ControlStatus) Reset() {
+	*x = ControlStatus{}
+	mi := &file_agp_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ControlStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ControlStatus) ProtoMessage() {}
+
+func (x *ControlStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_agp_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ControlStatus.ProtoReflect.Descriptor instead.
+func (*ControlStatus) Descriptor() ([]byte, []int) {
+	return file_agp_proto_rawDescGZIP(), []int{35}
+}
+
+type ControlReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Error         string                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"` // empty: done as asked
+	Rule          *ControlRule           `protobuf:"bytes,2,opt,name=rule,proto3" json:"rule,omitempty"`   // of block and rate_limit
+	Rules         []*ControlRule         `protobuf:"bytes,3,rep,name=rules,proto3" json:"rules,omitempty"` // of list
+	More          bool                   `protobuf:"varint,4,opt,name=more,proto3" json:"more,omitempty"`  // of list: another reply follows
+	State         *ControlState          `protobuf:"bytes,5,opt,name=state,proto3" json:"state,omitempty"` // always
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ControlReply) Reset() {
+	*x = ControlReply{}
+	mi := &file_agp_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ControlReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ControlReply) ProtoMessage() {}
+
+func (x *ControlReply) ProtoReflect() protoreflect.Message {
+	mi := &file_agp_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ControlReply.ProtoReflect.Descriptor instead.
+func (*ControlReply) Descriptor() ([]byte, []int) {
+	return file_agp_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *ControlReply) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *ControlReply) GetRule() *ControlRule {
+	if x != nil {
+		return x.Rule
+	}
+	return nil
+}
+
+func (x *ControlReply) GetRules() []*ControlRule {
+	if x != nil {
+		return x.Rules
+	}
+	return nil
+}
+
+func (x *ControlReply) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+func (x *ControlReply) GetState() *ControlState {
+	if x != nil {
+		return x.State
+	}
+	return nil
+}
+
+type ControlRule struct {
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Prefix           string                 `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
+	PacketsPerSecond uint64                 `protobuf:"varint,2,opt,name=packets_per_second,json=packetsPerSecond,proto3" json:"packets_per_second,omitempty"` // 0: blocked
+	CreatedNs        int64                  `protobuf:"varint,3,opt,name=created_ns,json=createdNs,proto3" json:"created_ns,omitempty"`                        // wall clock
+	ExpiresNs        int64                  `protobuf:"varint,4,opt,name=expires_ns,json=expiresNs,proto3" json:"expires_ns,omitempty"`                        // wall clock
+	Reason           string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	By               string                 `protobuf:"bytes,6,opt,name=by,proto3" json:"by,omitempty"` // who asked for it
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *ControlRule) Reset() {
+	*x = ControlRule{}
+	mi := &file_agp_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ControlRule) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ControlRule) ProtoMessage() {}
+
+func (x *ControlRule) ProtoReflect() protoreflect.Message {
+	mi := &file_agp_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ControlRule.ProtoReflect.Descriptor instead.
+func (*ControlRule) Descriptor() ([]byte, []int) {
+	return file_agp_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *ControlRule) GetPrefix() string {
+	if x != nil {
+		return x.Prefix
+	}
+	return ""
+}
+
+func (x *ControlRule) GetPacketsPerSecond() uint64 {
+	if x != nil {
+		return x.PacketsPerSecond
+	}
+	return 0
+}
+
+func (x *ControlRule) GetCreatedNs() int64 {
+	if x != nil {
+		return x.CreatedNs
+	}
+	return 0
+}
+
+func (x *ControlRule) GetExpiresNs() int64 {
+	if x != nil {
+		return x.ExpiresNs
+	}
+	return 0
+}
+
+func (x *ControlRule) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ControlRule) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+type ControlState struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	DryRun         bool                   `protobuf:"varint,1,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"` // rules are counted, nothing is dropped
+	EngineUp       bool                   `protobuf:"varint,2,opt,name=engine_up,json=engineUp,proto3" json:"engine_up,omitempty"`
+	Blocked        uint64                 `protobuf:"varint,3,opt,name=blocked,proto3" json:"blocked,omitempty"`
+	RateLimited    uint64                 `protobuf:"varint,4,opt,name=rate_limited,json=rateLimited,proto3" json:"rate_limited,omitempty"`
+	MaxEntries     uint64                 `protobuf:"varint,5,opt,name=max_entries,json=maxEntries,proto3" json:"max_entries,omitempty"`
+	Added          uint64                 `protobuf:"varint,6,opt,name=added,proto3" json:"added,omitempty"`
+	Expired        uint64                 `protobuf:"varint,7,opt,name=expired,proto3" json:"expired,omitempty"`
+	RefusedAllowed uint64                 `protobuf:"varint,8,opt,name=refused_allowed,json=refusedAllowed,proto3" json:"refused_allowed,omitempty"`
+	RefusedFull    uint64                 `protobuf:"varint,9,opt,name=refused_full,json=refusedFull,proto3" json:"refused_full,omitempty"`
+	RefusedRate    uint64                 `protobuf:"varint,10,opt,name=refused_rate,json=refusedRate,proto3" json:"refused_rate,omitempty"`
+	RefusedOther   uint64                 `protobuf:"varint,11,opt,name=refused_other,json=refusedOther,proto3" json:"refused_other,omitempty"`
+	Allowed        []*ControlAllowed      `protobuf:"bytes,12,rep,name=allowed,proto3" json:"allowed,omitempty"` // of status
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *ControlState) Reset() {
+	*x = ControlState{}
+	mi := &file_agp_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ControlState) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ControlState) ProtoMessage() {}
+
+func (x *ControlState) ProtoReflect() protoreflect.Message {
+	mi := &file_agp_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ControlState.ProtoReflect.Descriptor instead.
+func (*ControlState) Descriptor() ([]byte, []int) {
+	return file_agp_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *ControlState) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+func (x *ControlState) GetEngineUp() bool {
+	if x != nil {
+		return x.EngineUp
+	}
+	return false
+}
+
+func (x *ControlState) GetBlocked() uint64 {
+	if x != nil {
+		return x.Blocked
+	}
+	return 0
+}
+
+func (x *ControlState) GetRateLimited() uint64 {
+	if x != nil {
+		return x.RateLimited
+	}
+	return 0
+}
+
+func (x *ControlState) GetMaxEntries() uint64 {
+	if x != nil {
+		return x.MaxEntries
+	}
+	return 0
+}
+
+func (x *ControlState) GetAdded() uint64 {
+	if x != nil {
+		return x.Added
+	}
+	return 0
+}
+
+func (x *ControlState) GetExpired() uint64 {
+	if x != nil {
+		return x.Expired
+	}
+	return 0
+}
+
+func (x *ControlState) GetRefusedAllowed() uint64 {
+	if x != nil {
+		return x.RefusedAllowed
+	}
+	return 0
+}
+
+func (x *ControlState) GetRefusedFull() uint64 {
+	if x != nil {
+		return x.RefusedFull
+	}
+	return 0
+}
+
+func (x *ControlState) GetRefusedRate() uint64 {
+	if x != nil {
+		return x.RefusedRate
+	}
+	return 0
+}
+
+func (x *ControlState) GetRefusedOther() uint64 {
+	if x != nil {
+		return x.RefusedOther
+	}
+	return 0
+}
+
+func (x *ControlState) GetAllowed() []*ControlAllowed {
+	if x != nil {
+		return x.Allowed
+	}
+	return nil
+}
+
+type ControlAllowed struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Prefix        string                 `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
+	Why           string                 `protobuf:"bytes,2,opt,name=why,proto3" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ControlAllowed) Reset() {
+	*x = ControlAllowed{}
+	mi := &file_agp_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ControlAllowed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ControlAllowed) ProtoMessage() {}
+
+func (x *ControlAllowed) ProtoReflect() protoreflect.Message {
+	mi := &file_agp_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ControlAllowed.ProtoReflect.Descriptor instead.
+func (*ControlAllowed) Descriptor() ([]byte, []int) {
+	return file_agp_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *ControlAllowed) GetPrefix() string {
+	if x != nil {
+		return x.Prefix
+	}
+	return ""
+}
+
+func (x *ControlAllowed) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
 var File_agp_proto protoreflect.FileDescriptor
 
 const file_agp_proto_rawDesc = "" +
@@ -3734,7 +4395,57 @@ const file_agp_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\x1a9\n" +
 	"\vErrorsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01*X\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\x90\x02\n" +
+	"\x0eControlRequest\x12,\n" +
+	"\x05block\x18\x01 \x01(\v2\x14.agp.v1.ControlBlockH\x00R\x05block\x122\n" +
+	"\aunblock\x18\x02 \x01(\v2\x16.agp.v1.ControlUnblockH\x00R\aunblock\x125\n" +
+	"\n" +
+	"rate_limit\x18\x03 \x01(\v2\x14.agp.v1.ControlBlockH\x00R\trateLimit\x12)\n" +
+	"\x04list\x18\x04 \x01(\v2\x13.agp.v1.ControlListH\x00R\x04list\x12/\n" +
+	"\x06status\x18\x05 \x01(\v2\x15.agp.v1.ControlStatusH\x00R\x06statusB\t\n" +
+	"\arequest\"\x83\x01\n" +
+	"\fControlBlock\x12\x16\n" +
+	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12\x15\n" +
+	"\x06ttl_ns\x18\x02 \x01(\x03R\x05ttlNs\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12,\n" +
+	"\x12packets_per_second\x18\x04 \x01(\x04R\x10packetsPerSecond\"(\n" +
+	"\x0eControlUnblock\x12\x16\n" +
+	"\x06prefix\x18\x01 \x01(\tR\x06prefix\"\r\n" +
+	"\vControlList\"\x0f\n" +
+	"\rControlStatus\"\xb8\x01\n" +
+	"\fControlReply\x12\x14\n" +
+	"\x05error\x18\x01 \x01(\tR\x05error\x12'\n" +
+	"\x04rule\x18\x02 \x01(\v2\x13.agp.v1.ControlRuleR\x04rule\x12)\n" +
+	"\x05rules\x18\x03 \x03(\v2\x13.agp.v1.ControlRuleR\x05rules\x12\x12\n" +
+	"\x04more\x18\x04 \x01(\bR\x04more\x12*\n" +
+	"\x05state\x18\x05 \x01(\v2\x14.agp.v1.ControlStateR\x05state\"\xb9\x01\n" +
+	"\vControlRule\x12\x16\n" +
+	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12,\n" +
+	"\x12packets_per_second\x18\x02 \x01(\x04R\x10packetsPerSecond\x12\x1d\n" +
+	"\n" +
+	"created_ns\x18\x03 \x01(\x03R\tcreatedNs\x12\x1d\n" +
+	"\n" +
+	"expires_ns\x18\x04 \x01(\x03R\texpiresNs\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x0e\n" +
+	"\x02by\x18\x06 \x01(\tR\x02by\"\x98\x03\n" +
+	"\fControlState\x12\x17\n" +
+	"\adry_run\x18\x01 \x01(\bR\x06dryRun\x12\x1b\n" +
+	"\tengine_up\x18\x02 \x01(\bR\bengineUp\x12\x18\n" +
+	"\ablocked\x18\x03 \x01(\x04R\ablocked\x12!\n" +
+	"\frate_limited\x18\x04 \x01(\x04R\vrateLimited\x12\x1f\n" +
+	"\vmax_entries\x18\x05 \x01(\x04R\n" +
+	"maxEntries\x12\x14\n" +
+	"\x05added\x18\x06 \x01(\x04R\x05added\x12\x18\n" +
+	"\aexpired\x18\a \x01(\x04R\aexpired\x12'\n" +
+	"\x0frefused_allowed\x18\b \x01(\x04R\x0erefusedAllowed\x12!\n" +
+	"\frefused_full\x18\t \x01(\x04R\vrefusedFull\x12!\n" +
+	"\frefused_rate\x18\n" +
+	" \x01(\x04R\vrefusedRate\x12#\n" +
+	"\rrefused_other\x18\v \x01(\x04R\frefusedOther\x120\n" +
+	"\aallowed\x18\f \x03(\v2\x16.agp.v1.ControlAllowedR\aallowed\":\n" +
+	"\x0eControlAllowed\x12\x16\n" +
+	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12\x10\n" +
+	"\x03why\x18\x02 \x01(\tR\x03why*X\n" +
 	"\tEndReason\x12\f\n" +
 	"\bEND_IDLE\x10\x00\x12\x0e\n" +
 	"\n" +
@@ -3756,47 +4467,56 @@ func file_agp_proto_rawDescGZIP() []byte {
 }
 
 var file_agp_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_agp_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
+var file_agp_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
 var file_agp_proto_goTypes = []any{
-	(EndReason)(0),      // 0: agp.v1.EndReason
-	(Log_Level)(0),      // 1: agp.v1.Log.Level
-	(*Command)(nil),     // 2: agp.v1.Command
-	(*Event)(nil),       // 3: agp.v1.Event
-	(*Hello)(nil),       // 4: agp.v1.Hello
-	(*Configure)(nil),   // 5: agp.v1.Configure
-	(*Source)(nil),      // 6: agp.v1.Source
-	(*Live)(nil),        // 7: agp.v1.Live
-	(*SteerPolicy)(nil), // 8: agp.v1.SteerPolicy
-	(*SteerRules)(nil),  // 9: agp.v1.SteerRules
-	(*SteerRule)(nil),   // 10: agp.v1.SteerRule
-	(*Decap)(nil),       // 11: agp.v1.Decap
-	(*Emit)(nil),        // 12: agp.v1.Emit
-	(*SwapModels)(nil),  // 13: agp.v1.SwapModels
-	(*Drain)(nil),       // 14: agp.v1.Drain
-	(*Stop)(nil),        // 15: agp.v1.Stop
-	(*Ready)(nil),       // 16: agp.v1.Ready
-	(*Alive)(nil),       // 17: agp.v1.Alive
-	(*Log)(nil),         // 18: agp.v1.Log
-	(*Error)(nil),       // 19: agp.v1.Error
-	(*Finished)(nil),    // 20: agp.v1.Finished
-	(*Summary)(nil),     // 21: agp.v1.Summary
-	(*Records)(nil),     // 22: agp.v1.Records
-	(*Alerts)(nil),      // 23: agp.v1.Alerts
-	(*FlowRecord)(nil),  // 24: agp.v1.FlowRecord
-	(*Alert)(nil),       // 25: agp.v1.Alert
-	(*Snapshot)(nil),    // 26: agp.v1.Snapshot
-	(*TrafficRow)(nil),  // 27: agp.v1.TrafficRow
-	(*TopRow)(nil),      // 28: agp.v1.TopRow
-	(*SketchRow)(nil),   // 29: agp.v1.SketchRow
-	(*QueueRow)(nil),    // 30: agp.v1.QueueRow
-	(*SteeringRow)(nil), // 31: agp.v1.SteeringRow
-	(*EngineRow)(nil),   // 32: agp.v1.EngineRow
-	nil,                 // 33: agp.v1.Configure.DetectEntry
-	nil,                 // 34: agp.v1.Summary.DropsEntry
-	nil,                 // 35: agp.v1.Summary.ErrorsEntry
-	nil,                 // 36: agp.v1.QueueRow.DropsEntry
-	nil,                 // 37: agp.v1.EngineRow.DropsEntry
-	nil,                 // 38: agp.v1.EngineRow.ErrorsEntry
+	(EndReason)(0),         // 0: agp.v1.EndReason
+	(Log_Level)(0),         // 1: agp.v1.Log.Level
+	(*Command)(nil),        // 2: agp.v1.Command
+	(*Event)(nil),          // 3: agp.v1.Event
+	(*Hello)(nil),          // 4: agp.v1.Hello
+	(*Configure)(nil),      // 5: agp.v1.Configure
+	(*Source)(nil),         // 6: agp.v1.Source
+	(*Live)(nil),           // 7: agp.v1.Live
+	(*SteerPolicy)(nil),    // 8: agp.v1.SteerPolicy
+	(*SteerRules)(nil),     // 9: agp.v1.SteerRules
+	(*SteerRule)(nil),      // 10: agp.v1.SteerRule
+	(*Decap)(nil),          // 11: agp.v1.Decap
+	(*Emit)(nil),           // 12: agp.v1.Emit
+	(*SwapModels)(nil),     // 13: agp.v1.SwapModels
+	(*Drain)(nil),          // 14: agp.v1.Drain
+	(*Stop)(nil),           // 15: agp.v1.Stop
+	(*Ready)(nil),          // 16: agp.v1.Ready
+	(*Alive)(nil),          // 17: agp.v1.Alive
+	(*Log)(nil),            // 18: agp.v1.Log
+	(*Error)(nil),          // 19: agp.v1.Error
+	(*Finished)(nil),       // 20: agp.v1.Finished
+	(*Summary)(nil),        // 21: agp.v1.Summary
+	(*Records)(nil),        // 22: agp.v1.Records
+	(*Alerts)(nil),         // 23: agp.v1.Alerts
+	(*FlowRecord)(nil),     // 24: agp.v1.FlowRecord
+	(*Alert)(nil),          // 25: agp.v1.Alert
+	(*Snapshot)(nil),       // 26: agp.v1.Snapshot
+	(*TrafficRow)(nil),     // 27: agp.v1.TrafficRow
+	(*TopRow)(nil),         // 28: agp.v1.TopRow
+	(*SketchRow)(nil),      // 29: agp.v1.SketchRow
+	(*QueueRow)(nil),       // 30: agp.v1.QueueRow
+	(*SteeringRow)(nil),    // 31: agp.v1.SteeringRow
+	(*EngineRow)(nil),      // 32: agp.v1.EngineRow
+	(*ControlRequest)(nil), // 33: agp.v1.ControlRequest
+	(*ControlBlock)(nil),   // 34: agp.v1.ControlBlock
+	(*ControlUnblock)(nil), // 35: agp.v1.ControlUnblock
+	(*ControlList)(nil),    // 36: agp.v1.ControlList
+	(*ControlStatus)(nil),  // 37: agp.v1.ControlStatus
+	(*ControlReply)(nil),   // 38: agp.v1.ControlReply
+	(*ControlRule)(nil),    // 39: agp.v1.ControlRule
+	(*ControlState)(nil),   // 40: agp.v1.ControlState
+	(*ControlAllowed)(nil), // 41: agp.v1.ControlAllowed
+	nil,                    // 42: agp.v1.Configure.DetectEntry
+	nil,                    // 43: agp.v1.Summary.DropsEntry
+	nil,                    // 44: agp.v1.Summary.ErrorsEntry
+	nil,                    // 45: agp.v1.QueueRow.DropsEntry
+	nil,                    // 46: agp.v1.EngineRow.DropsEntry
+	nil,                    // 47: agp.v1.EngineRow.ErrorsEntry
 }
 var file_agp_proto_depIdxs = []int32{
 	4,  // 0: agp.v1.Command.hello:type_name -> agp.v1.Hello
@@ -3818,14 +4538,14 @@ var file_agp_proto_depIdxs = []int32{
 	6,  // 16: agp.v1.Configure.source:type_name -> agp.v1.Source
 	11, // 17: agp.v1.Configure.decap:type_name -> agp.v1.Decap
 	12, // 18: agp.v1.Configure.emit:type_name -> agp.v1.Emit
-	33, // 19: agp.v1.Configure.detect:type_name -> agp.v1.Configure.DetectEntry
+	42, // 19: agp.v1.Configure.detect:type_name -> agp.v1.Configure.DetectEntry
 	7,  // 20: agp.v1.Source.live:type_name -> agp.v1.Live
 	8,  // 21: agp.v1.Live.policy:type_name -> agp.v1.SteerPolicy
 	10, // 22: agp.v1.SteerRules.add:type_name -> agp.v1.SteerRule
 	1,  // 23: agp.v1.Log.level:type_name -> agp.v1.Log.Level
 	21, // 24: agp.v1.Finished.summary:type_name -> agp.v1.Summary
-	34, // 25: agp.v1.Summary.drops:type_name -> agp.v1.Summary.DropsEntry
-	35, // 26: agp.v1.Summary.errors:type_name -> agp.v1.Summary.ErrorsEntry
+	43, // 25: agp.v1.Summary.drops:type_name -> agp.v1.Summary.DropsEntry
+	44, // 26: agp.v1.Summary.errors:type_name -> agp.v1.Summary.ErrorsEntry
 	24, // 27: agp.v1.Records.records:type_name -> agp.v1.FlowRecord
 	25, // 28: agp.v1.Alerts.alerts:type_name -> agp.v1.Alert
 	0,  // 29: agp.v1.FlowRecord.end_reason:type_name -> agp.v1.EndReason
@@ -3835,14 +4555,23 @@ var file_agp_proto_depIdxs = []int32{
 	29, // 33: agp.v1.Snapshot.sketches:type_name -> agp.v1.SketchRow
 	30, // 34: agp.v1.Snapshot.queues:type_name -> agp.v1.QueueRow
 	31, // 35: agp.v1.Snapshot.steering:type_name -> agp.v1.SteeringRow
-	36, // 36: agp.v1.QueueRow.drops:type_name -> agp.v1.QueueRow.DropsEntry
-	37, // 37: agp.v1.EngineRow.drops:type_name -> agp.v1.EngineRow.DropsEntry
-	38, // 38: agp.v1.EngineRow.errors:type_name -> agp.v1.EngineRow.ErrorsEntry
-	39, // [39:39] is the sub-list for method output_type
-	39, // [39:39] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	45, // 36: agp.v1.QueueRow.drops:type_name -> agp.v1.QueueRow.DropsEntry
+	46, // 37: agp.v1.EngineRow.drops:type_name -> agp.v1.EngineRow.DropsEntry
+	47, // 38: agp.v1.EngineRow.errors:type_name -> agp.v1.EngineRow.ErrorsEntry
+	34, // 39: agp.v1.ControlRequest.block:type_name -> agp.v1.ControlBlock
+	35, // 40: agp.v1.ControlRequest.unblock:type_name -> agp.v1.ControlUnblock
+	34, // 41: agp.v1.ControlRequest.rate_limit:type_name -> agp.v1.ControlBlock
+	36, // 42: agp.v1.ControlRequest.list:type_name -> agp.v1.ControlList
+	37, // 43: agp.v1.ControlRequest.status:type_name -> agp.v1.ControlStatus
+	39, // 44: agp.v1.ControlReply.rule:type_name -> agp.v1.ControlRule
+	39, // 45: agp.v1.ControlReply.rules:type_name -> agp.v1.ControlRule
+	40, // 46: agp.v1.ControlReply.state:type_name -> agp.v1.ControlState
+	41, // 47: agp.v1.ControlState.allowed:type_name -> agp.v1.ControlAllowed
+	48, // [48:48] is the sub-list for method output_type
+	48, // [48:48] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_agp_proto_init() }
@@ -3871,13 +4600,20 @@ func file_agp_proto_init() {
 		(*Event_Alive)(nil),
 	}
 	file_agp_proto_msgTypes[22].OneofWrappers = []any{}
+	file_agp_proto_msgTypes[31].OneofWrappers = []any{
+		(*ControlRequest_Block)(nil),
+		(*ControlRequest_Unblock)(nil),
+		(*ControlRequest_RateLimit)(nil),
+		(*ControlRequest_List)(nil),
+		(*ControlRequest_Status)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agp_proto_rawDesc), len(file_agp_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   37,
+			NumMessages:   46,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
