@@ -384,6 +384,24 @@ func TestInterruptEndsAWaitingNext(t *testing.T) {
 	}
 }
 
+func TestFramesThatNobodyTookAreCountedByClose(t *testing.T) {
+	namespace(t)
+	veth(t, "in0", "out0", 1, 9000)
+	m := newMap(t, 1)
+	redirect(t, "in0", m, program{})
+	s := open(t, Config{Port: Port{Interface: "in0", Map: m}})
+	out := newSender(t, "out0")
+	for i := range 10 {
+		out.send(testFrame(i, 60+i*800))
+	}
+	collect(t, s, &source.Batch{Frames: make([]source.Frame, 0, 1)}, 4, func(source.Frame) {})
+	require.Eventually(t, func() bool { return s.sockets[0].rx.look() == 2+3+3+4+4+5 }, 5*time.Second, time.Millisecond)
+	require.NoError(t, s.Close())
+	st := s.Stats()
+	require.EqualValues(t, 4, st.Frames)
+	require.Equal(t, map[string]uint64{"unread": 6}, st.Dropped)
+}
+
 func TestCloseTwiceAndUseAfterClose(t *testing.T) {
 	namespace(t)
 	veth(t, "in0", "out0", 1, 1500)

@@ -56,6 +56,7 @@ type Source struct {
 	timed             uint64 // frames with a time of the device or the XDP program
 	badTimes          uint64 // frames whose such time cannot be true
 	invalid           uint64 // descriptors that lie outside of the buffers
+	unread            uint64 // frames on receive rings that were closed
 	txDropped         uint64
 	dropped           drops
 
@@ -252,8 +253,7 @@ func (s *Source) Next(b *source.Batch) (int, error) {
 		}
 		s.reap()
 		n := s.take(b)
-		if err := s.send(); err != nil && n == 0 {
-			s.final = err
+		if s.final = s.send(); s.final != nil && n == 0 {
 			break
 		}
 		if n > 0 || waited {
@@ -545,14 +545,17 @@ func (s *Source) Close() error {
 // release closes all sockets, after all have left the maps.
 func (s *Source) release() error {
 	var err error
-	s.readDrops()
 	for _, q := range s.queues {
 		for _, k := range q.sockets {
 			err = errors.Join(err, k.leave())
 		}
 	}
+	s.readDrops()
 	for _, q := range s.queues {
 		for _, k := range q.sockets {
+			for ; k.rx.entries != nil && k.head(); k.rx.skip(k.descs) {
+				s.unread++
+			}
 			err = errors.Join(err, k.close())
 		}
 		q.sockets, q.fill, q.done = nil, ring[uint64]{}, ring[uint64]{}

@@ -52,8 +52,8 @@ func (s *Source) readDrops() {
 
 // Stats implements source.Source. Dropped has, if not 0: rx_ring_full (the pipeline is
 // slower than the traffic), fill_ring_empty (no buffer was free), rx_dropped (too
-// long for the buffers, or the socket was not ready), rx_invalid, peer_tx_dropped
-// (received and delivered, but not sent to the peer).
+// long for the buffers, or the socket was not ready), rx_invalid, unread (received, but
+// the source was closed), peer_tx_dropped (delivered, but not sent to the peer).
 func (s *Source) Stats() source.Stats {
 	s.readDrops()
 	st := source.Stats{Frames: s.frameCount, Bytes: s.bytes, Dropped: make(map[string]uint64)}
@@ -62,6 +62,7 @@ func (s *Source) Stats() source.Stats {
 		"fill_ring_empty": s.dropped.fillEmpty,
 		"rx_dropped":      s.dropped.rxDropped,
 		"rx_invalid":      s.dropped.invalid + s.invalid,
+		"unread":          s.unread,
 		"peer_tx_dropped": s.txDropped + s.dropped.txInvalid,
 	} {
 		if n > 0 {
