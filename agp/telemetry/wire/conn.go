@@ -46,6 +46,7 @@ func CheckHello(h *agppb.Hello) error {
 // Conn frames messages over a byte stream.
 type Conn struct {
 	r       *bufio.Reader
+	limit   int // bytes of a message received
 	in      []byte
 	unknown atomic.Uint64
 
@@ -55,8 +56,12 @@ type Conn struct {
 }
 
 // NewConn returns a Conn over rw. It does not close rw.
-func NewConn(rw io.ReadWriter) *Conn {
-	return &Conn{r: bufio.NewReaderSize(rw, 64<<10), w: rw}
+func NewConn(rw io.ReadWriter) *Conn { return NewLimitedConn(rw, MaxMessage) }
+
+// NewLimitedConn is NewConn with a smaller limit for messages that are received, for
+// peers that are trusted less.
+func NewLimitedConn(rw io.ReadWriter, limit int) *Conn {
+	return &Conn{r: bufio.NewReaderSize(rw, min(limit, 64<<10)), limit: min(limit, MaxMessage), w: rw}
 }
 
 // Send writes one message with one Write. Safe for concurrent use.
@@ -85,7 +90,7 @@ func (c *Conn) Send(m proto.Message) error {
 // Receive reads the next message into m. It returns io.EOF if the stream ended
 // between two messages and io.ErrUnexpectedEOF if it ended inside one.
 func (c *Conn) Receive(m proto.Message) error {
-	size, err := readLength(c.r)
+	size, err := readLength(c.r, c.limit)
 	if err != nil {
 		return err
 	}
@@ -108,7 +113,7 @@ func (c *Conn) Receive(m proto.Message) error {
 // Unknown returns how many unknown fields were skipped so far.
 func (c *Conn) Unknown() uint64 { return c.unknown.Load() }
 
-func readLength(r *bufio.Reader) (int, error) {
+func readLength(r *bufio.Reader, limit int) (int, error) {
 	var size uint64
 	for shift := uint(0); ; shift += 7 {
 		b, err := r.ReadByte()
@@ -119,8 +124,8 @@ func readLength(r *bufio.Reader) (int, error) {
 			return 0, err
 		}
 		size |= uint64(b&0x7f) << shift
-		if size > MaxMessage || shift > 28 {
-			return 0, fmt.Errorf("%w: %d bytes announced, limit %d", ErrTooLarge, size, MaxMessage)
+		if size > uint64(limit) || shift > 28 {
+			return 0, fmt.Errorf("%w: %d bytes announced, limit %d", ErrTooLarge, size, limit)
 		}
 		if b < 0x80 {
 			return int(size), nil
