@@ -11,7 +11,7 @@ import (
 const (
 	// duplicateWindow is how long after it was counted a frame is recognised, in us.
 	duplicateWindow = 10_000
-	ways            = 4
+	ways            = 8
 	// DuplicateEntries frames are remembered: those of 10 ms at 6.5 million frames/s.
 	DuplicateEntries = 1 << 16
 )
@@ -37,7 +37,7 @@ const (
 // one network is such a frame, and counting it once is what is wanted. Two
 // frames of different content collide with a probability of about 2^-62.
 //
-// Memory is fixed (1 MiB), each frame costs one hash and one cache line. The hash has
+// Memory is fixed (1 MiB), each frame costs one hash and two cache lines. The hash has
 // a random key: nobody who sends frames can choose which ones displace each other.
 type Duplicates struct {
 	seed    maphash.Seed

@@ -50,7 +50,9 @@ func frame(n int, payload int) []byte {
 	f[22], f[23] = 64, packet.ProtoUDP
 	copy(f[26:], "\x0a\x00\x00\x01\x0a\x00\x00\x02\x04\x00\x08\x00")
 	binary.BigEndian.PutUint16(f[38:], uint16(8+payload))
-	binary.BigEndian.PutUint64(f[42:], uint64(n))
+	if payload >= 8 {
+		binary.BigEndian.PutUint64(f[42:], uint64(n))
+	}
 	return f
 }
 
