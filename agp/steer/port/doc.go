@@ -1,0 +1,38 @@
+// Package port prepares a network interface for capture and puts it back as it
+// was: number of queues, ring sizes, RSS, hash fields, features, classification
+// rules and promiscuous mode.
+//
+// It owns, for each port, a lock file (flock: two processes can never hold one
+// port) and a journal. Nothing is changed before the journal that says what was
+// there is on the disk, so that whoever comes next can undo it: Restore on stop,
+// RestoreAll after a crash, Open at the next start.
+//
+// # What is put back
+//
+// The journal holds the whole state before the first change, and for each
+// property the values that we wrote or that our changes led to. A property is put back only if
+// it still has one of these: whoever changed it meanwhile meant it, and it is left
+// alone and reported. An indirection table that was the driver's even spread is
+// given back to the driver rather than written, because a written table forbids
+// later changes of the number of queues.
+//
+// Promiscuous mode needs no journal. It is a membership of a packet socket
+// (PACKET_ADD_MEMBERSHIP), which the kernel counts and takes back with the socket,
+// however the process ends, without touching what others set; the interface flag
+// IFF_PROMISC that ip(8) sets has no owner and would stay.
+//
+// # Which interface a journal is of
+//
+// Within one boot and one network namespace the index is the interface, whatever
+// its name is now. Otherwise (power cut, namespace gone, driver loaded again) it is the one
+// interface with the same driver, bus address and permanent hardware address.
+// Virtual interfaces have none of these: they are gone for good, and their journal with them.
+// A journal that cannot be read is never guessed at: it stays, with a copy
+// beside it, and its port cannot be opened until somebody has looked at it.
+//
+// Goroutines: a Port may be used by several; Watch starts one, which ends with its
+// context. The sockets belong to the network namespace of the thread that called Open,
+// Watch or a function of links.go.
+//
+// Units: queues, ring entries, MTU in bytes. No clock is used.
+package port
