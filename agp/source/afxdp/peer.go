@@ -100,3 +100,17 @@ func (s *Source) unsent() bool {
 	}
 	return false
 }
+
+// abandon counts the frames that the kernel has not taken from transmit rings.
+func (s *Source) abandon() {
+	if s.cfg.Peer == nil {
+		return
+	}
+	for _, k := range s.sockets {
+		for n := k.tx.pending(); n > 0; n-- {
+			if k.tx.at(-n).Options&unix.XDP_PKT_CONTD == 0 {
+				s.txDropped++
+			}
+		}
+	}
+}

@@ -138,6 +138,19 @@ func TestFramesThatThePeerCannotSendAreCounted(t *testing.T) {
 	}
 }
 
+func TestFramesThatWaitForThePeerWhenTheSourceIsClosedAreCounted(t *testing.T) {
+	s := wire(t, 9000, 1, false, Config{})
+	down(t, "b0")
+	out := newSender(t, "hostA")
+	for i := range 10 {
+		out.send(testFrame(i, 100+i*800))
+	}
+	collect(t, s, new(source.Batch), 10, func(source.Frame) {})
+	require.Empty(t, s.Stats().Dropped)
+	require.NoError(t, s.Close())
+	require.Equal(t, map[string]uint64{"peer_tx_dropped": 10}, s.Stats().Dropped)
+}
+
 func TestPeerThatIsRemovedEndsTheSource(t *testing.T) {
 	for _, busy := range []bool{false, true} {
 		t.Run(fmt.Sprintf("busy %v", busy), func(t *testing.T) {

@@ -528,6 +528,8 @@ func (s *Source) Close() error {
 	if s.final == nil {
 		s.final = io.EOF
 	}
+	_ = s.send() // what it cannot send is counted
+	s.abandon()
 	err := errors.Join(s.release(), s.free())
 	if s.links != nil {
 		s.links.Close()
