@@ -265,7 +265,7 @@ func TestTimesOfTheProgramAreThoseOfTheFrames(t *testing.T) {
 			next, distinct := 0, 0
 			collect(t, s, new(source.Batch), 100, func(f source.Frame) {
 				require.Equal(t, next, seqOf(f), "two sockets, merged by time")
-				require.GreaterOrEqual(t, f.TimestampNs, sent[next].from-1000)
+				require.GreaterOrEqual(t, f.TimestampNs, sent[next].from)
 				require.LessOrEqual(t, f.TimestampNs, sent[next].to)
 				if f.TimestampNs > last {
 					distinct++
@@ -428,6 +428,19 @@ func TestClosedSourceLeavesTheMapAndFramesGoToTheHost(t *testing.T) {
 	want := testFrame(2, 100)
 	out.send(want)
 	require.Equal(t, want, host.next(), "the frame before went to the source alone")
+}
+
+func TestSocketLeavesTheMapBeforeItIsClosed(t *testing.T) {
+	namespace(t)
+	veth(t, "in0", "out0", 1, 1500)
+	m := newMap(t, 1)
+	redirect(t, "in0", m, program{})
+	s := open(t, Config{Port: Port{Interface: "in0", Map: m}})
+	host, out := newListener(t, "in0"), newSender(t, "out0")
+	require.NoError(t, s.sockets[0].leave())
+	want := testFrame(1, 100)
+	out.send(want)
+	require.Equal(t, want, host.next())
 }
 
 func TestTwoSourcesOnOneQueueIsErrBusy(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/bits"
 	"os"
 	"sync"
@@ -578,30 +579,28 @@ func (s *Source) free() error {
 // clock gives the time of frames: the monotonic clock with a fixed offset, so that
 // steps of the host's time do not reach flows.
 type clock struct {
-	start  time.Time
-	mono   int64 // CLOCK_MONOTONIC at start
 	offset int64 // CLOCK_REALTIME minus CLOCK_MONOTONIC
 }
 
 func newClock(offset int64) clock {
-	c := clock{start: time.Now(), mono: monotonic(), offset: offset}
-	if offset == 0 {
-		// The narrowest of a few readings has the smallest error.
-		best := int64(1) << 62
-		for range 5 {
-			before := monotonic()
-			real := time.Now().UnixNano()
-			after := monotonic()
-			if after-before < best {
-				best, c.offset = after-before, real-before-(after-before)/2
-			}
+	if offset != 0 {
+		return clock{offset}
+	}
+	// The narrowest of a few readings has the smallest error.
+	best := int64(math.MaxInt64)
+	for range 5 {
+		before := monotonic()
+		real := time.Now().UnixNano()
+		if took := monotonic() - before; took < best {
+			best, offset = took, real-before-took/2
 		}
 	}
-	return c
+	return clock{offset}
 }
 
-func (c *clock) now() int64 { return c.mono + int64(time.Since(c.start)) + c.offset }
+func (c clock) now() int64 { return monotonic() + c.offset }
 
+// monotonic is what bpf_ktime_get_ns returns.
 func monotonic() int64 {
 	var ts unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // cannot fail for this clock
