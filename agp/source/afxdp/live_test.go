@@ -552,6 +552,17 @@ func TestMissingCapabilityIsNamed(t *testing.T) {
 		require.ErrorIs(t, err, ErrPermission)
 		require.ErrorContains(t, err, "CAP_NET_RAW")
 	}, unix.CAP_NET_RAW)
+	withoutCapabilities(t, func() {
+		s, err := Open(Config{Port: Port{Interface: "in0", Map: m}})
+		if err == nil { // everybody may use maps on this host
+			require.NoError(t, s.Close())
+			return
+		}
+		require.ErrorIs(t, err, ErrPermission)
+		require.ErrorContains(t, err, "CAP_BPF")
+		require.NotErrorIs(t, err, ErrMode)
+	}, unix.CAP_BPF, unix.CAP_SYS_ADMIN, unix.CAP_NET_ADMIN)
+	open(t, Config{Port: Port{Interface: "in0", Map: m}})
 }
 
 // TestMemoryThatCannotBePinnedSaysWhatToRaise lowers limits for good, hence in a

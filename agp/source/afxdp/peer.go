@@ -22,10 +22,11 @@ func (s *Source) pair(from, to *port) {
 }
 
 // forward puts the frame at the head of k on the peer's transmit ring. It returns
-// false, and counts the frame, if there is no room.
+// false, and counts the frame, if there is no room or the frame is longer than the
+// peer's wire takes: a super-packet, which a driver would drop without a word.
 func (s *Source) forward(k *socket) bool {
 	tx := &k.peer.tx
-	if tx.room(k.descs) < k.descs {
+	if int(k.frame) > k.peer.q.p.mtu+frameOverhead || tx.room(k.descs) < k.descs {
 		s.txDropped++
 		return false
 	}

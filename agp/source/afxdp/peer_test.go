@@ -138,6 +138,22 @@ func TestFramesThatThePeerCannotSendAreCounted(t *testing.T) {
 	}
 }
 
+func TestFramesTooLongForThePeerAreCounted(t *testing.T) {
+	namespace(t)
+	veth(t, "a0", "hostA", 1, 9000)
+	veth(t, "b0", "hostB", 1, 1500)
+	m := newMap(t, 2)
+	redirect(t, "a0", m, program{})
+	redirect(t, "b0", m, program{firstSlot: 1})
+	s := open(t, Config{Port: Port{Interface: "a0", Map: m}, Peer: &Port{Interface: "b0", Map: m, FirstSlot: 1}})
+	out, l := newSender(t, "hostA"), newListener(t, "hostB")
+	out.send(testFrame(0, 9000))
+	out.send(testFrame(1, 1514))
+	collect(t, s, new(source.Batch), 2, func(source.Frame) {})
+	require.Equal(t, testFrame(1, 1514), l.next())
+	require.Equal(t, map[string]uint64{"peer_tx_dropped": 1}, s.Stats().Dropped)
+}
+
 func TestFramesThatWaitForThePeerWhenTheSourceIsClosedAreCounted(t *testing.T) {
 	s := wire(t, 9000, 1, false, Config{})
 	down(t, "b0")
