@@ -54,6 +54,7 @@ type AGP struct {
 	EngineCommand []string           `toml:"engine_command"`
 	Flows         FlowsConfig        `toml:"flows"`
 	Live          LiveConfig         `toml:"live"`
+	Enforce       EnforceConfig      `toml:"enforce"`
 	Detect        map[string]float64 `toml:"detect"`
 
 	Log telegraf.Logger `toml:"-"`
@@ -65,6 +66,7 @@ type AGP struct {
 	classifies bool       // there are models
 	supervisor *supervise.Supervisor
 	acc        telegraf.Accumulator
+	enforced   *enforcement
 	snapshot   telemetry.Snapshot
 }
 
@@ -85,7 +87,7 @@ func New() *AGP {
 		Source: sourcePcap, Pipeline: "cpu",
 		IdleTimeout: config.Duration(time.Minute), ActiveTimeout: config.Duration(5 * time.Minute),
 		MaxFlows: 1 << 18, TopK: 10, SeriesLimit: DefaultSeriesLimit,
-		Live:  defaultLive(),
+		Live: defaultLive(), Enforce: defaultEnforce(),
 		Flows: FlowsConfig{Emit: options.EmitNone, SampleEvery: 100, MaxPerSecond: 1000},
 	}
 }
@@ -126,6 +128,7 @@ func (a *AGP) check() error {
 	errs := []error{
 		oneOf("source", a.Source, sourcePcap, sourceMirror, sourceDivert),
 		a.checkLive(),
+		a.checkEnforce(),
 		oneOf("pipeline", a.Pipeline, "cpu"),
 		within("queues", a.Queues, 0, 256),
 		timeout("idle_timeout", a.IdleTimeout),
@@ -204,7 +207,7 @@ func (a *AGP) Init() error {
 		Models:      models,
 		TopK:        uint32(a.TopK),
 		SketchState: a.SketchState, SketchWindowNs: int64(window),
-		Detect:      a.Detect,
+		Detect: a.Detect,
 		Emit: &agppb.Emit{
 			Flows: a.Flows.Emit, SampleEvery: uint32(a.Flows.SampleEvery), MaxPerSecond: a.Flows.MaxPerSecond,
 		},
@@ -356,9 +359,9 @@ func (a *AGP) Start(acc telegraf.Accumulator) error {
 	if a.supervisor != nil {
 		return nil
 	}
-	conf := supervise.Config{
-		Command: a.EngineCommand, Version: Version(), Configure: a.conf, Handler: handler{a.converter, acc}, Log: a.Log,
-	}
+	conf := supervise.Config{Command: a.EngineCommand, Version: Version(), Configure: a.conf, Log: a.Log}
+	begin, enforced := a.startEnforcement(&conf)
+	conf.Handler = handler{a.converter, acc, enforced}
 	if a.changesPorts() {
 		conf.Ended = a.takeBack
 	}
@@ -366,7 +369,10 @@ func (a *AGP) Start(acc telegraf.Accumulator) error {
 	if err != nil {
 		return err
 	}
-	a.supervisor, a.acc = s, acc
+	if err := begin(s); err != nil {
+		return err
+	}
+	a.supervisor, a.acc, a.enforced = s, acc, enforced
 	s.Start()
 	return nil
 }
@@ -375,10 +381,15 @@ func (a *AGP) Start(acc telegraf.Accumulator) error {
 type handler struct {
 	converter *Converter
 	acc       telegraf.Accumulator
+	enforced  *enforcement
 }
 
 func (h handler) Record(r *telemetry.Record) { h.converter.Record(r, time.Now(), h.acc) }
-func (h handler) Alert(a *telemetry.Alert)   { h.converter.Alert(a, time.Now(), h.acc) }
+
+func (h handler) Alert(a *telemetry.Alert) {
+	h.converter.Alert(a, time.Now(), h.acc)
+	h.enforced.alert(a)
+}
 
 // Gather implements telegraf.Input.
 func (a *AGP) Gather(acc telegraf.Accumulator) error {
@@ -393,7 +404,11 @@ func (a *AGP) Gather(acc telegraf.Accumulator) error {
 
 func (a *AGP) report(acc telegraf.Accumulator) {
 	st := a.supervisor.Snapshot(&a.snapshot)
-	a.converter.Metrics(&a.snapshot, st, time.Now(), acc)
+	now := time.Now()
+	a.converter.Metrics(&a.snapshot, st, now, acc)
+	if a.enforced != nil {
+		a.converter.Enforcement(a.enforced.manager.Stats(), now, acc)
+	}
 }
 
 // Stop implements telegraf.ServiceInput: the engine flushes its flows, and the
@@ -404,9 +419,11 @@ func (a *AGP) Stop() {
 	if a.supervisor == nil {
 		return
 	}
+	a.enforced.stop()
 	a.supervisor.Stop()
+	a.enforced.wait()
 	a.report(a.acc)
-	a.supervisor, a.acc = nil, nil
+	a.supervisor, a.acc, a.enforced = nil, nil, nil
 }
 
 // ErrNoModels says that a reload found none where there were some before.

@@ -45,6 +45,7 @@ type Converter struct {
 	mu       sync.Mutex
 	admitted map[labels]bool // sticky: a counter never moves between series
 	lastNs   int64
+	steered  map[steeringKey]uint64 // frames at the last call
 }
 
 // labels are the bounded tags of a flow.
@@ -55,7 +56,7 @@ func NewConverter(o ConverterOptions) *Converter {
 	if o.SeriesLimit <= 0 {
 		o.SeriesLimit = DefaultSeriesLimit
 	}
-	c := &Converter{o: o, admitted: make(map[labels]bool)}
+	c := &Converter{o: o, admitted: make(map[labels]bool), steered: make(map[steeringKey]uint64)}
 	c.points.New = func() any {
 		return &point{fields: make(map[string]any, 64), tags: make(map[string]string, 4)}
 	}
@@ -105,7 +106,7 @@ func (l labels) set(tags map[string]string, iface string) {
 }
 
 // Metrics adds the points of one snapshot: agp_traffic, agp_top, agp_sketch,
-// agp_queue and agp_engine.
+// agp_queue, agp_steering and agp_engine.
 func (c *Converter) Metrics(s *telemetry.Snapshot, st supervise.Status, now time.Time, acc telegraf.Accumulator) {
 	c.traffic(s, now, acc)
 	if st.Up || st.State == supervise.StateFinished || st.State == supervise.StateStopped {
@@ -113,6 +114,7 @@ func (c *Converter) Metrics(s *telemetry.Snapshot, st supervise.Status, now time
 		c.sketches(s, now, acc)
 	}
 	c.queues(s, now, acc)
+	c.steering(s, now, acc)
 	c.engine(s, &st, now, acc)
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/influxdata/telegraf/testutil"
 	"github.com/stretchr/testify/require"
 
+	"github.com/agp-net/telegraf-agp/agp/enforce"
 	"github.com/agp-net/telegraf-agp/agp/options"
 	"github.com/agp-net/telegraf-agp/agp/packet"
 	"github.com/agp-net/telegraf-agp/agp/supervise"
@@ -46,7 +47,8 @@ func fullSnapshot() *telemetry.Snapshot {
 			{Name: "size", Kind: telemetry.SketchQuantile, Count: 5, P50: 1, P90: 2, P99: 3},
 			{Name: "nothing", Kind: telemetry.SketchQuantile},
 		},
-		Queues: []telemetry.QueueRow{{Queue: 3, Packets: 10, Bytes: 20, Drops: map[string]uint64{"arp": 2}, Depth: 1}, {Queue: 4, Depth: -1}},
+		Steering: []telemetry.SteeringRow{{Interface: "eth0", Target: "engine", Packets: 10, Bytes: 20}},
+		Queues:   []telemetry.QueueRow{{Queue: 3, Packets: 10, Bytes: 20, Drops: map[string]uint64{"arp": 2}, Depth: 1}, {Queue: 4, Depth: -1}},
 	}
 }
 
@@ -79,6 +81,7 @@ func allMetrics() []telegraf.Metric {
 		st := running()
 		st.LastError = "engine died"
 		c.Metrics(fullSnapshot(), st, now, acc)
+		c.Enforcement(enforce.Stats{}, now, acc)
 		c.Record(fullRecord(), now, acc)
 		c.Alert(&telemetry.Alert{TimeNs: 1, Kind: "port_scan", Src: "10.0.0.1", Dst: "10.0.0.2", SrcPort: 1, DstPort: 2, Protocol: 6, Count: 5, Threshold: 2, WindowNs: 1e9}, now, acc)
 		c.Alert(&telemetry.Alert{TimeNs: 1, Kind: "classified", Class: "c2", Score: 0.9, Model: "class@1"}, now, acc)

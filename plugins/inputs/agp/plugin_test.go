@@ -83,7 +83,7 @@ func plugin(t *testing.T) *AGP {
 
 func TestBadConfigurationNamesKeyValueAndAllowed(t *testing.T) {
 	for want, spoil := range map[string]func(*AGP){
-		`source = "live", allowed: "pcap", "mirror", "divert"`:                                      func(a *AGP) { a.Source = "live" },
+		`source = "live", allowed: "pcap", "mirror", "divert"`:                  func(a *AGP) { a.Source = "live" },
 		`pipeline = "gpu", allowed: "cpu"`:                                      func(a *AGP) { a.Pipeline = "gpu" },
 		`files = [], allowed: at least one capture file`:                        func(a *AGP) { a.Files = nil },
 		`files[1] = "/does/not/exist"`:                                          func(a *AGP) { a.Files = append(a.Files, "/does/not/exist") },
