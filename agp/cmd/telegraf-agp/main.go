@@ -61,7 +61,8 @@ func run(ctx context.Context, args []string) int {
 
 // commands of the binary, each in its own file.
 func commands() []*cli.Command {
-	return []*cli.Command{runCommand(), engineCommand(), replayCommand(), doctorCommand(), modelCommand(), versionCommand()}
+	list := []*cli.Command{runCommand(), engineCommand(), replayCommand(), doctorCommand(), modelCommand()}
+	return append(append(list, controlCommands()...), versionCommand())
 }
 
 const defaultConfig = "/etc/telegraf-agp/agp.conf"
