@@ -12,11 +12,11 @@ type Mode uint8
 const (
 	// ModeAuto takes the first that works of zero-copy and copy.
 	ModeAuto Mode = iota
-	// ModeZeroCopy: the device writes to our buffers.
+	// ModeZeroCopy lets the device write to our buffers.
 	ModeZeroCopy
-	// ModeCopy: the kernel copies, the XDP program runs in the driver.
+	// ModeCopy is the kernel copying; the XDP program runs in the driver.
 	ModeCopy
-	// ModeGeneric: the kernel copies, the XDP program runs after the driver. A socket
+	// ModeGeneric is the kernel copying; the XDP program runs after the driver. A socket
 	// is bound as for ModeCopy; which of both it is depends on the program.
 	ModeGeneric
 )
