@@ -102,4 +102,16 @@ func eventually(t testing.TB, what string, f func() bool) {
 	}
 }
 
+// lost is what the engine has dropped although it was for it.
+func lost(s *agppb.Snapshot) map[string]uint64 {
+	out := map[string]uint64{}
+	for reason, n := range s.GetEngine().GetDrops() {
+		switch reason {
+		case "ring_full", "rx_dropped", "rx_ring_full", "fill_ring_empty", "rx_invalid", "kernel_drop", "redirect_fail":
+			out[reason] = n
+		}
+	}
+	return out
+}
+
 func join(lines []string) string { return strings.Join(lines, "\n") }

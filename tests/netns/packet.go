@@ -206,6 +206,9 @@ func (s *Sniffer) write() error {
 	}
 }
 
+// Frames is the number of frames so far.
+func (s *Sniffer) Frames() uint64 { return s.frames.Load() }
+
 // Stop writes what has come so far and returns the number of frames. It is an
 // error if the kernel had to drop one.
 func (s *Sniffer) Stop() (uint64, error) {
