@@ -14,6 +14,7 @@ import (
 const (
 	journalVersion = 1
 	journalSuffix  = ".journal"
+	newSuffix      = ".new"   // of a journal while it is written
 	maxJournal     = 16 << 20 // bytes
 )
 
@@ -30,8 +31,6 @@ type journal struct {
 	Ours map[property][]value `json:"ours"`
 	// Pending is the change that was under way, "" if none was.
 	Pending property `json:"pending,omitempty"`
-	// Restoring is set when the changes are being undone.
-	Restoring bool `json:"restoring,omitempty"`
 }
 
 // ours says whether v is there because of us.
@@ -126,6 +125,7 @@ func (s store) free(netns uint64, l link) (string, error) {
 	path := filepath.Join(s.dir, name+journalSuffix)
 	for i := 2; ; i++ {
 		if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
+			_ = os.Remove(path + newSuffix) // of a write that a power cut has ended
 			return path, nil
 		} else if err != nil {
 			return "", fmt.Errorf("%s: journal: %w", l.Name, err)
@@ -153,7 +153,7 @@ func (s store) write(path string, j *journal) error {
 }
 
 func (s store) replace(path string, b []byte) (err error) {
-	tmp := path + ".new"
+	tmp := path + newSuffix
 	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err

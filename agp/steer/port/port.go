@@ -204,16 +204,12 @@ func (p *Port) rollback(target state, earlier bool) error {
 	if p.j == nil {
 		return nil
 	}
-	p.j.Restoring = true
-	if err := p.st.write(p.path, p.j); err != nil {
-		return err
+	save := func() error { return p.st.write(p.path, p.j) }
+	if _, err := undo(p.d, p.j, target, save); err != nil {
+		return errors.Join(err, save())
 	}
-	if _, err := undo(p.d, p.j, target); err != nil {
-		return err
-	}
-	p.j.Restoring = false
 	if earlier {
-		return p.st.write(p.path, p.j)
+		return save()
 	}
 	p.j = nil
 	return p.st.remove(p.path)
@@ -286,7 +282,7 @@ func hashProperty(t ethtool.FlowType) property {
 }
 
 // plan checks s against what the interface has and says what to do in which order.
-func (p *Port) plan(s Settings, cur reading) (steps []change, err error) {
+func (p *Port) plan(s Settings, cur reading) ([]change, error) {
 	queues := cur.queues()
 	limit := func(what string, want, max int) error {
 		return &LimitError{Interface: p.link.Name, What: what, Want: want, Max: max}
@@ -300,6 +296,11 @@ func (p *Port) plan(s Settings, cur reading) (steps []change, err error) {
 
 	if s.Channels < 0 || s.RXRing < 0 || s.TXRing < 0 {
 		return nil, p.fail(errors.New("negative number of queues or ring entries"))
+	}
+	// Rules that are no longer wanted go first: they may lead to queues that go too.
+	steps, rules, err := p.removals(s.Rules, cur)
+	if err != nil {
+		return nil, err
 	}
 	if s.Channels > 0 {
 		if err := need(channels); err != nil {
@@ -319,8 +320,8 @@ func (p *Port) plan(s Settings, cur reading) (steps []change, err error) {
 			c.RX, c.Combined = uint32(s.Channels), 0
 		}
 		for _, r := range cur.rules {
-			if q, ok := r.Queue(); ok && q >= s.Channels && !p.own(r) {
-				return nil, p.fail(fmt.Errorf("%d receive queues: rule %d, which is not ours, leads to queue %d: %w",
+			if q, ok := r.Queue(); ok && q >= s.Channels && !slices.ContainsFunc(steps, func(c change) bool { return c.p == ruleAt(r.Location()) }) {
+				return nil, p.fail(fmt.Errorf("%d receive queues: rule %d leads to queue %d: %w",
 					s.Channels, r.Location(), q, ErrLimit))
 			}
 		}
@@ -404,10 +405,7 @@ func (p *Port) plan(s Settings, cur reading) (steps []change, err error) {
 		}
 		steps = append(steps, change{property(feature + n), to(encode(s.Features[n]))})
 	}
-	if s.Rules == nil {
-		return steps, nil
-	}
-	r, err := p.planRules(s.Rules, cur, queues)
+	r, err := p.additions(rules, cur, queues)
 	return append(steps, r...), err
 }
 
@@ -416,37 +414,40 @@ func (p *Port) own(r ethtool.Spec) bool {
 	return p.j != nil && p.j.Before.get(ruleAt(r.Location())) == absent && p.j.ours(ruleAt(r.Location()), encode(r))
 }
 
-// planRules gives each new rule the last free location, so that rules of others
-// match first, and removes those of ours that are no longer wanted.
-func (p *Port) planRules(rules []ethtool.Rule, cur reading, queues int) (steps []change, err error) {
-	if err := cur.errs[rule]; err != nil && len(rules) > 0 {
-		return nil, p.fail(err)
-	}
-	var want []ethtool.Spec
+// removals compares the rules that are wanted with ours that are there: the steps
+// remove those that are no longer wanted, missing are those to be made.
+func (p *Port) removals(rules []ethtool.Rule, cur reading) (steps []change, missing []ethtool.Spec, err error) {
 	for i, r := range rules {
 		s, err := r.Spec()
 		if err != nil {
-			return nil, p.fail(fmt.Errorf("rule %d: %w", i+1, err))
+			return nil, nil, p.fail(fmt.Errorf("rule %d: %w", i+1, err))
 		}
-		if queues > 0 && r.Queue >= queues {
-			return nil, &LimitError{Interface: p.link.Name, What: "receive queues in rules", Want: r.Queue + 1, Max: queues}
-		}
-		want = append(want, s.Canonical())
+		missing = append(missing, s.Canonical())
 	}
-	used := map[uint32]bool{}
+	if rules == nil {
+		return nil, nil, nil
+	}
 	for _, r := range cur.rules {
-		used[r.Location()] = true
 		if !p.own(r) {
 			continue
 		}
-		if i := slices.Index(want, r.At(0)); i >= 0 {
-			want = slices.Delete(want, i, i+1)
-			continue
+		if i := slices.Index(missing, r.At(0)); i >= 0 {
+			missing = slices.Delete(missing, i, i+1)
+		} else {
+			steps = append(steps, change{ruleAt(r.Location()), to(absent)})
 		}
-		steps = append(steps, change{ruleAt(r.Location()), to(absent)})
 	}
-	if len(want) == 0 {
-		return steps, nil
+	return steps, missing, nil
+}
+
+// additions gives each new rule the last free location, so that rules of others
+// match first.
+func (p *Port) additions(rules []ethtool.Spec, cur reading, queues int) (steps []change, err error) {
+	if len(rules) == 0 {
+		return nil, nil
+	}
+	if err := cur.errs[rule]; err != nil {
+		return nil, p.fail(err)
 	}
 	if cur.places == 0 {
 		return nil, p.fail(fmt.Errorf("rules: the driver does not say how many it takes: %w", ErrNotSupported))
@@ -454,14 +455,21 @@ func (p *Port) planRules(rules []ethtool.Rule, cur reading, queues int) (steps [
 	if f, ok := cur.features[ntupleRules]; ok && !f.Active {
 		steps = append(steps, change{feature + ntupleRules, to(encode(true))})
 	}
+	used := map[uint32]bool{}
+	for _, r := range cur.rules {
+		used[r.Location()] = true
+	}
 	at := cur.places
-	for i := len(want) - 1; i >= 0; i-- {
+	for _, r := range slices.Backward(rules) {
+		if q, _ := r.Queue(); queues > 0 && q >= queues {
+			return nil, &LimitError{Interface: p.link.Name, What: "receive queues in rules", Want: q + 1, Max: queues}
+		}
 		for at--; at >= 0 && used[uint32(at)]; at-- {
 		}
 		if at < 0 {
-			return nil, &LimitError{Interface: p.link.Name, What: "classification rules", Want: len(used) + len(want), Max: cur.places}
+			return nil, &LimitError{Interface: p.link.Name, What: "classification rules", Want: len(used) + len(rules), Max: cur.places}
 		}
-		steps = append(steps, change{ruleAt(uint32(at)), to(encode(want[i].At(uint32(at))))})
+		steps = append(steps, change{ruleAt(uint32(at)), to(encode(r.At(uint32(at))))})
 	}
 	return steps, nil
 }
@@ -496,7 +504,7 @@ func (p *Port) change(c change) error {
 	switch {
 	case !ok:
 		return p.fail(before.reason(c.p))
-	case was == v:
+	case was == v, c.p == rings && p.j != nil && p.j.ours(rings, was) && roundedTo(was, v):
 		return nil
 	}
 	if p.j == nil {

@@ -51,19 +51,42 @@ func (r Report) String() string {
 // numbers of queues reset the table in some drivers), never more than once.
 const maxPasses = 3
 
-// mine says whether the present value of p is there because of us.
+// mine says whether the present value of p is there because of us. What a change that
+// was cut off led to has not been noted; drivers have a few ways.
 func (j *journal) mine(p property, v value) bool {
 	if j.ours(p, v) {
 		return true
 	}
-	switch p {
-	case rings: // rounded by the driver, and the power went before that was noted
-		return j.Pending == rings && slices.ContainsFunc(j.Ours[rings], func(asked value) bool { return roundedTo(v, asked) })
-	case indirection: // spread again by the driver, likewise
-		between := j.Restoring || j.Pending == channels || j.Pending == indirection
-		return between && even(state{indirection: v}.table(), 0)
+	switch {
+	case p == rings && j.Pending == rings:
+		return slices.ContainsFunc(j.Ours[rings], func(asked value) bool { return roundedTo(v, asked) })
+	case p == indirection && (j.Pending == channels || j.Pending == indirection):
+		return even(state{indirection: v}.table(), 0)
+	case p == rssKey:
+		return j.Pending == channels
+	case p.is(rule):
+		return j.Pending == channels && v == absent
 	}
 	return false
+}
+
+// touched are the properties that may have changed because of us.
+func (j *journal) touched() []property {
+	keys := maps.Clone(j.Ours)
+	if j.Pending == channels {
+		for p := range j.Before {
+			if p == rssKey || p == indirection || p.is(rule) {
+				keys[p] = keys[p]
+			}
+		}
+	}
+	return properties(keys)
+}
+
+// foreignRules says whether there are rules of somebody else, which go when the switch
+// for rules is turned off.
+func (j *journal) foreignRules(cur reading) bool {
+	return slices.ContainsFunc(cur.rules, func(r ethtool.Spec) bool { return !j.ours(ruleAt(r.Location()), encode(r)) })
 }
 
 // rank is the order in which properties are put back: rules that point to queues go
@@ -88,9 +111,9 @@ func rank(p property, to value) int {
 	return 7
 }
 
-// undo gives the properties in j.Ours the value that they have in target. It does
-// what can be done even if some of it fails.
-func undo(d device, j *journal, target state) (Report, error) {
+// undo gives the properties that we have changed the value that they have in target.
+// It does what can be done even if some of it fails. save writes the journal.
+func undo(d device, j *journal, target state, save func() error) (Report, error) {
 	rep := Report{Interface: j.Link.Name}
 	features := j.features()
 	cur, err := read(d, features)
@@ -98,13 +121,13 @@ func undo(d device, j *journal, target state) (Report, error) {
 		return rep, err
 	}
 	var todo, wrong []property
-	for _, p := range properties(j.Ours) {
+	for _, p := range j.touched() {
 		to, known := target.at(p)
 		now, readable := cur.at(p)
 		switch {
 		case !known || !readable:
 			err = errors.Join(err, fmt.Errorf("%s: %w", p, cur.reason(p)))
-		case now != to && !j.mine(p, now):
+		case now != to && (!j.mine(p, now) || p == feature+ntupleRules && j.foreignRules(cur)):
 			rep.Left = append(rep.Left, string(p))
 		case now != to:
 			todo, wrong = append(todo, p), append(wrong, p)
@@ -139,21 +162,38 @@ func undo(d device, j *journal, target state) (Report, error) {
 		for _, p := range todo {
 			now, to := cur.get(p), target.get(p)
 			giveBack := p == indirection && evenTarget && (pass == 0 || now != to && pass < maxPasses-1)
-			switch {
-			case giveBack && d.SetRSS(ethtool.RSSChange{DefaultIndirection: true}) == nil:
-			case now == to:
-				continue
-			case p == indirection && !fits(target.table(), cur.queues()):
-				continue // the queues are put back first
-			default:
-				failed[p] = write(d, p, to)
+			if now == to && !giveBack || p == indirection && now != to && !giveBack && !fits(target.table(), cur.queues()) {
+				continue // done, or the queues have to be put back first
 			}
+			j.Pending = p
+			j.add(p, to)
+			if serr := save(); serr != nil {
+				return rep, errors.Join(err, serr)
+			}
+			if !giveBack || d.SetRSS(ethtool.RSSChange{DefaultIndirection: true}) != nil {
+				failed[p] = nil
+				if now != to && !(p == indirection && !fits(target.table(), cur.queues())) {
+					failed[p] = write(d, p, to)
+				}
+			}
+			was := cur
 			var rerr error
 			if cur, rerr = read(d, features); rerr != nil {
 				return rep, errors.Join(err, rerr)
 			}
+			// What changed with it is ours now, and put right in the next pass.
+			for q := range union(was.state, cur.state) {
+				if q == p || was.get(q) == cur.get(q) {
+					continue
+				}
+				j.add(q, cur.get(q))
+				if !slices.Contains(todo, q) && was.get(q) == target.get(q) {
+					todo = append(todo, q)
+				}
+			}
 		}
 	}
+	j.Pending = ""
 	for _, p := range todo {
 		now, to := cur.get(p), target.get(p)
 		switch {
@@ -184,13 +224,10 @@ func (j *journal) features() (names []string) {
 // settle puts a port back as it was before its journal began, and removes the
 // journal. The caller holds the lock of the port.
 func settle(d device, st store, path string, j *journal) (Report, error) {
-	j.Restoring = true
-	if err := st.write(path, j); err != nil {
-		return Report{Interface: j.Link.Name}, err
-	}
-	rep, err := undo(d, j, j.Before)
+	save := func() error { return st.write(path, j) }
+	rep, err := undo(d, j, j.Before, save)
 	if err != nil {
-		return rep, err
+		return rep, errors.Join(err, save())
 	}
 	return rep, st.remove(path)
 }
@@ -301,6 +338,9 @@ func restoreOne(k kernel, st store, path string, want *link) (rep Report, err er
 			}
 			return rep, err
 		}
+	}
+	if j.Boot != k.Boot() {
+		j.Pending = "" // what a driver was about to do then is over
 	}
 	j.Link.Name = l.Name
 	return settle(k.Device(l.Index), st, path, j)
