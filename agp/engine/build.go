@@ -32,9 +32,15 @@ func Build(conf *agppb.Configure, sink pipeline.Sink, log Log) (*Built, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
-	src, name, err := openSource(conf.GetSource())
+	built := &Built{Kind: "cpu"}
+	var now func() int64
+	var key [16]byte // captures are read with the same hashes each time
+	src, err := built.open(conf, log)
 	if err != nil {
 		return nil, err
+	}
+	if c, ok := src.(*capture); ok {
+		now, key = c.now, randomKey()
 	}
 	queues := int(min(conf.GetQueues(), cpu.MaxQueues+1)) // one too many is refused by the pipeline
 	m := &models{log: log}
@@ -51,24 +57,42 @@ func Build(conf *agppb.Configure, sink pipeline.Sink, log Log) (*Built, error) {
 		},
 		Models: m.load(conf.GetModels()),
 		Detect: thresholds,
-		Sketch: cpu.SketchConfig{TopK: int(conf.GetTopK()), Serialize: conf.GetSketchState()},
+		Sketch: cpu.SketchConfig{TopK: int(conf.GetTopK()), Serialize: conf.GetSketchState(), WindowNs: conf.GetSketchWindowNs()},
+		Now:    now, Key: key, RebalanceSkew: conf.GetSource().GetLive().GetRebalanceSkew(),
 	})
 	if err != nil {
 		err = fmt.Errorf("%w: %w", ErrConfig, err)
 		return nil, errors.Join(err, m.close(), src.Close())
 	}
 	m.attach(p)
-	return &Built{
-		Pipeline: p, Source: name, Kind: "cpu", Models: m.names(), Queues: p.Queues(), Swap: m.swap, Finding: m.finding,
-		Close: func() error { return errors.Join(m.close(), src.Close()) },
-	}, nil
+	built.Pipeline, built.Models, built.Queues, built.Swap, built.Finding = p, m.names(), p.Queues(), m.swap, m.finding
+	built.Close = func() error { return errors.Join(m.close(), src.Close()) }
+	return built, nil
 }
 
-// openSource opens what s names and says it in words.
-func openSource(s *agppb.Source) (source.Source, string, error) {
-	if s.GetKind() != "pcap" {
-		return nil, "", fmt.Errorf("%w: source = %q, allowed is \"pcap\"", ErrConfig, s.GetKind())
+// open opens the source of conf and says in b what can be done with it.
+func (b *Built) open(conf *agppb.Configure, log Log) (src source.Source, err error) {
+	s := conf.GetSource()
+	switch s.GetKind() {
+	case "pcap":
+		src, b.Source, err = openCaptureFiles(s)
+		return src, err
+	case "mirror", "divert":
+		c, err := openCapture(s, conf.GetInterface(), log)
+		if err != nil {
+			return nil, err
+		}
+		b.Source, b.Live, b.Undo, b.Steering = c.what, true, c.Close, c.steering
+		if len(c.paths) > 0 {
+			b.Steer, b.Policy = c.rules, c.policy
+		}
+		return c, nil
 	}
+	return nil, fmt.Errorf("%w: source = %q, allowed are \"pcap\", \"mirror\" and \"divert\"", ErrConfig, s.GetKind())
+}
+
+// openCaptureFiles opens the files that s names and says it in words.
+func openCaptureFiles(s *agppb.Source) (source.Source, string, error) {
 	skip := s.GetSkipFrames()
 	if !regular(s.GetFiles()) {
 		skip = 0

@@ -89,7 +89,19 @@ func engineCommand() *cli.Command {
 		Name:   "engine",
 		Usage:  "the packet pipeline; started by the plugin",
 		Hidden: true,
-		Action: func(c *cli.Context) error { return engine.Main(c.Context, programVersion(), engine.Build) },
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "restore", Usage: "only put back what engines that crashed have changed at ports, from the journals in `FOLDER`"},
+		},
+		Action: func(c *cli.Context) error {
+			if !c.IsSet("restore") {
+				return engine.Main(c.Context, programVersion(), engine.Build)
+			}
+			lines, err := engine.Restore(c.String("restore"))
+			for _, l := range lines {
+				fmt.Fprintln(c.App.Writer, l)
+			}
+			return err
+		},
 	}
 }
 
