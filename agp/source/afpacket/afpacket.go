@@ -18,7 +18,8 @@ const (
 	defaultBatch     = 256
 	defaultSnapLen   = 256
 	defaultRingBytes = 8 << 20
-	maxRings         = 4 // by default
+	maxRings         = 4        // by default
+	maxSnapLen       = 32 << 10 // what surely fits a block
 	// hold is how long a frame waits for older ones of other rings: what is older lies in a
 	// block that is handed over within twice the time that retireMs is with a timer of 100 Hz.
 	hold = int64(25 * time.Millisecond)
@@ -33,7 +34,7 @@ type Config struct {
 	Interfaces []string // names; source.Frame.Interface is the index
 	SnapLen    int      // bytes of each frame that are delivered, 0 means 256
 	Rings      int      // of each interface; 0 means one for each CPU, at most 4
-	RingBytes  int      // of each ring, in units of 256 KiB; 0 means 8 MiB
+	RingBytes  int      // of each ring, in units of 64 KiB; 0 means 8 MiB
 	// Promiscuous makes the interfaces receive what is not addressed to them, as long as the
 	// source is open.
 	Promiscuous bool
@@ -70,8 +71,8 @@ func Open(cfg Config) (*Source, error) {
 	if len(cfg.Interfaces) == 0 {
 		return nil, fmt.Errorf("%w: none given", ErrNoInterface)
 	}
-	if cfg.SnapLen < 0 || cfg.SnapLen > math.MaxUint16 {
-		return nil, fmt.Errorf("snap length %d: must be 1 to %d", cfg.SnapLen, math.MaxUint16)
+	if cfg.SnapLen < 0 || cfg.SnapLen > maxSnapLen {
+		return nil, fmt.Errorf("snap length %d: must be 1 to %d", cfg.SnapLen, maxSnapLen)
 	}
 	if cfg.SnapLen == 0 {
 		cfg.SnapLen = defaultSnapLen

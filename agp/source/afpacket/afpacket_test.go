@@ -97,10 +97,11 @@ func TestSentIsReceived(t *testing.T) {
 	a, b := pair(t)
 	out, in := rawSocket(t, a, "a"), rawSocket(t, b, "b")
 	for _, rings := range []int{1, 3} {
-		s := open(t, a, Config{Interfaces: []string{"a"}, Rings: rings, RingBytes: 1 << 20})
+		s := open(t, a, Config{Interfaces: []string{"a"}, Rings: rings, RingBytes: 4 << 20})
 		const n = 2000
 		before := time.Now().UnixNano()
 		var sent [][]byte
+		var got []source.Frame
 		for i := range n {
 			vlan := uint16(i % 3 * 100)
 			f := frame(i, uint16(i%50), 4+i%1400, vlan)
@@ -110,8 +111,10 @@ func TestSentIsReceived(t *testing.T) {
 			} else {
 				in(f)
 			}
+			if i%100 == 99 {
+				got = append(got, collect(t, s, func(more []source.Frame) bool { return len(got)+len(more) > i })...)
+			}
 		}
-		got := collect(t, s, func(got []source.Frame) bool { return len(got) >= n })
 		require.Len(t, got, n)
 		last := before
 		for i, f := range got {
