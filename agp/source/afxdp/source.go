@@ -103,6 +103,7 @@ func (s *Source) open() error {
 	}
 	deadline := time.Now().Add(bindPatience)
 	var failed error
+	unknown := true // the kernel does not know any of the ways
 	for _, way := range ways {
 		err := s.try(way, deadline)
 		if err == nil {
@@ -112,6 +113,10 @@ func (s *Source) open() error {
 		if !refused(err) {
 			return err
 		}
+		unknown = unknown && errors.Is(err, unix.EINVAL)
+	}
+	if last := ways[len(ways)-1]; unknown && last.flags&unix.XDP_USE_SG != 0 {
+		return fmt.Errorf("%s: %w for a kernel without several buffers per frame: %w", s.ports[0].name, ErrMTU, failed)
 	}
 	return fmt.Errorf("%s: %v: %w: %w", s.ports[0].name, s.cfg.Mode, ErrMode, failed)
 }
