@@ -52,10 +52,8 @@ type skb struct {
 	Ifindex uint32
 	_       [120]byte
 	GSOSegs uint32
-	_       uint32
-	_       uint64
+	_       [8]byte
 	GSOSize uint32
-	_       [12]byte
 }
 
 func runSKB(t testing.TB, d *Datapath, name string, frame []byte, ctx *skb) uint32 {
@@ -149,4 +147,3 @@ func TestAMirrorPassesAndTakesASnapshot(t *testing.T) {
 	require.Equal(t, c.ToEngine, c.Pass)
 	require.Equal(t, c.ToEngine, c.Seen())
 }
-
