@@ -103,7 +103,9 @@ func (e *expiry) Pop() any {
 // Manager keeps the list of rules.
 type Manager struct {
 	cfg  Config
-	wake chan struct{} // capacity 1: there is something to send
+	wake chan struct{} // capacity 1: there is something to send or save
+
+	every time.Duration // between two looks at what is due
 
 	send sync.Mutex // held while commands are on their way; before mu
 
@@ -163,7 +165,7 @@ func New(cfg Config) (*Manager, error) {
 		}
 	}
 	m := &Manager{
-		cfg: cfg, wake: make(chan struct{}, 1),
+		cfg: cfg, wake: make(chan struct{}, 1), every: tick,
 		rules: map[netip.Prefix]*entry{}, queued: map[netip.Prefix]bool{},
 		allowed: map[string][]Allowed{}, known: map[string]map[netip.Addr]time.Time{},
 	}
@@ -305,6 +307,7 @@ func (m *Manager) insert(r *Rule) error {
 		m.enqueue(r.Prefix)
 	}
 	m.unsaved = true
+	m.signal()
 	return nil
 }
 
@@ -320,10 +323,11 @@ func (m *Manager) remove(e *entry) {
 	m.count(e, -1)
 	m.enqueue(e.Prefix)
 	m.unsaved = true
+	m.signal()
 	m.fullSaid = m.fullSaid && len(m.rules) > m.cfg.MaxEntries/2
 }
 
-// enqueue makes a change known to Run.
+// enqueue notes a change for the engine.
 func (m *Manager) enqueue(p netip.Prefix) {
 	if !m.engine {
 		return // the next one gets everything
@@ -332,9 +336,9 @@ func (m *Manager) enqueue(p netip.Prefix) {
 		m.queued[p] = true
 		m.queue = append(m.queue, p)
 	}
-	m.signal()
 }
 
+// signal has Run send and save at once.
 func (m *Manager) signal() {
 	select {
 	case m.wake <- struct{}{}:
@@ -598,13 +602,13 @@ func (m *Manager) Run(ctx context.Context) {
 	ok := m.Resolve(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() { m.resolveAgain(ctx, ok) })
-	t := time.NewTicker(tick)
+	t := time.NewTicker(m.every)
 	defer t.Stop()
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
 		case <-m.wake:
-			m.flush()
+			m.Tick()
 		case <-t.C:
 			m.Tick()
 		}

@@ -50,6 +50,8 @@ type engine struct {
 	rules map[string]*agppb.SteerRule
 	sent  int // commands
 	most  int // rules in one command
+
+	failing func() // called when a command fails
 }
 
 var errNoEngine = errors.New("no engine")
@@ -58,6 +60,9 @@ func (e *engine) Send(c *agppb.Command) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if !e.up {
+		if e.failing != nil {
+			e.failing()
+		}
 		return errNoEngine
 	}
 	e.sent++
@@ -392,6 +397,7 @@ func TestProtectedHostKeepsItsLastAnswerWhenTheResolverFails(t *testing.T) {
 	require.True(t, w.Resolve(t.Context()))
 	require.ErrorIs(t, w.block("198.51.100.11"), ErrAllowed)
 	require.NoError(t, w.block("198.51.100.10"), "it has moved for good")
+	w.now = w.now.Add(lookupAgain)
 	w.dns["influx.example"] = []netip.Addr{addr("198.51.100.12")}
 	require.True(t, w.Resolve(t.Context()))
 	require.ErrorIs(t, w.block("198.51.100.11"), ErrAllowed, "answers take turns: connections to the one before go on")
@@ -519,6 +525,18 @@ func TestNewEngineGetsAllRulesInBatches(t *testing.T) {
 	require.Len(t, w.engine.prefixes(), n-1, "also the removal that the old one did not get")
 }
 
+// The command for the old engine fails after the new one has come up.
+func TestEngineThatComesUpWhileSendingFailsIsNotForgotten(t *testing.T) {
+	w := newWorld(t, nil)
+	require.NoError(t, w.block("198.51.100.7"))
+	w.engine.up = false
+	w.engine.failing = w.Ready
+	w.Tick()
+	w.engine.up = true
+	w.Tick()
+	require.Equal(t, []string{"198.51.100.7/32"}, w.engine.prefixes())
+}
+
 func TestWithoutASenderRulesAreOnlyKept(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.Sender = nil })
 	require.NoError(t, w.block("198.51.100.7"))
@@ -542,6 +560,28 @@ func TestRunSendsChangesAtOnceAndEndsWithItsContext(t *testing.T) {
 	cancel()
 	<-done
 	require.FileExists(t, w.cfg.StateFile, "saved at the end")
+}
+
+// Very many rules come, go to a new engine, are taken away and expire, in bounded commands.
+func TestManyRules(t *testing.T) {
+	const n = 1 << 17
+	w := newWorld(t, func(c *Config) { c.MaxEntries = n })
+	for i := range n {
+		if _, err := w.Block(host(netip.AddrFrom4([4]byte{11, byte(i >> 16), byte(i >> 8), byte(i)})), 0, "", ""); err != nil {
+			require.NoError(t, err)
+		}
+	}
+	w.Tick()
+	w.Ready()
+	w.Tick()
+	require.Len(t, w.engine.rules, n)
+	require.Equal(t, batch, w.engine.most)
+	w.local = append(w.local, Allowed{netip.MustParsePrefix("11.0.0.0/9"), "configured"})
+	w.Refresh()
+	w.now = w.now.Add(DefaultTTL)
+	w.Tick()
+	require.Empty(t, w.List())
+	require.Empty(t, w.engine.rules)
 }
 
 func TestConcurrentUse(t *testing.T) {

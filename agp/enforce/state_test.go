@@ -1,6 +1,7 @@
 package enforce
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -39,6 +40,23 @@ func TestWithPersistRulesOutliveTheProcess(t *testing.T) {
 	info, err := os.Stat(path)
 	require.NoError(t, err)
 	require.EqualValues(t, 0o600, info.Mode().Perm())
+}
+
+// A rule of a person who saw the answer and a power cut a moment later.
+func TestFirstChangeIsSavedAtOnce(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "rules")
+	w := newWorld(t, stateFile(path))
+	w.every = time.Hour
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); w.Run(ctx) }()
+	require.NoError(t, w.block("198.51.100.7"))
+	require.Eventually(t, func() bool {
+		data, err := os.ReadFile(path)
+		return err == nil && strings.Contains(string(data), "198.51.100.7")
+	}, 10*time.Second, time.Millisecond)
+	cancel()
+	<-done
 }
 
 func TestWithoutPersistNothingIsWritten(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -142,6 +143,38 @@ func TestCommandsAndAlertsReachTheRuleListAndItsMetric(t *testing.T) {
 	require.NoFileExists(t, a.Enforce.StateFile)
 	require.NoError(t, a.Start(&acc), "again")
 	require.Zero(t, steeringPoint(t, a)["blocked_sources"], "without persist the rules have ended")
+}
+
+func TestEveryEngineGetsTheRules(t *testing.T) {
+	t.Setenv(engineEnv, "1")
+	a := enforcing(t)
+	a.Source, a.Files, a.Interfaces = "mirror", nil, []string{"lo"} // the engine of the test opens nothing
+	require.NoError(t, a.Init())
+	var acc testutil.Accumulator
+	require.NoError(t, a.Start(&acc))
+	defer a.Stop()
+	rules := func() any {
+		acc.ClearMetrics()
+		require.NoError(t, a.Gather(&acc))
+		for _, m := range acc.GetTelegrafMetrics() {
+			if m.Name() == "agp_steering" && m.Tags()["target"] == "would_block" {
+				return m.Fields()["rules"]
+			}
+		}
+		return nil
+	}
+	c := dialPlugin(t, a)
+	wait(t, "own addresses are known", func() bool { _, err := c.Block("198.51.100.7", 0, ""); return err == nil })
+	_, err := c.Block("198.51.100.8", 0, "")
+	require.NoError(t, err)
+	wait(t, "both rules", func() bool { return rules() == int64(2) })
+	_, err = c.Unblock("198.51.100.8")
+	require.NoError(t, err)
+	wait(t, "one rule", func() bool { return rules() == int64(1) })
+	pid := a.supervisor.Status().Pid
+	require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+	wait(t, "the rules went with their engine", func() bool { return rules() == int64(0) })
+	wait(t, "the next one has them", func() bool { return rules() == int64(1) })
 }
 
 func TestPersistKeepsRulesBeyondThePlugin(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -41,7 +42,8 @@ func TestMain(m *testing.M) {
 	err := engine.Main(context.Background(), "test", func(conf *agppb.Configure, sink pipeline.Sink, _ engine.Log) (*engine.Built, error) {
 		p := &countingPipeline{sink: sink}
 		return &engine.Built{Pipeline: p, Source: "test", Kind: "test", Queues: 1, Models: conf.GetModels(),
-			Swap: func(paths []string) ([]string, error) { return paths, nil }}, nil
+			Swap:  func(paths []string) ([]string, error) { return paths, nil },
+			Steer: p.block, Steering: p.steering}, nil
 	})
 	if err != nil {
 		os.Exit(1)
@@ -49,8 +51,33 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-// countingPipeline emits one record and one alert and waits.
-type countingPipeline struct{ sink pipeline.Sink }
+// countingPipeline emits one record and one alert and waits. It counts rules.
+type countingPipeline struct {
+	sink  pipeline.Sink
+	mu    sync.Mutex
+	rules map[string]bool
+}
+
+func (p *countingPipeline) block(r *agppb.SteerRules) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if r.GetClear() || p.rules == nil {
+		p.rules = map[string]bool{}
+	}
+	for _, prefix := range r.GetRemove() {
+		delete(p.rules, prefix)
+	}
+	for _, rule := range r.GetAdd() {
+		p.rules[rule.GetPrefix()] = true
+	}
+	return nil
+}
+
+func (p *countingPipeline) steering(s *telemetry.Snapshot) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s.Steering = append(s.Steering, telemetry.SteeringRow{Interface: "lo", Target: "would_block", Rules: uint64(len(p.rules))})
+}
 
 func (p *countingPipeline) Run(ctx context.Context) error {
 	p.sink.Record(fullRecord())
