@@ -23,6 +23,7 @@ import (
 	"github.com/agp-net/telegraf-agp/agp/model"
 	"github.com/agp-net/telegraf-agp/agp/source"
 	"github.com/agp-net/telegraf-agp/agp/source/pcap"
+	"github.com/agp-net/telegraf-agp/agp/steer"
 	"github.com/agp-net/telegraf-agp/plugins/inputs/agp"
 )
 
@@ -52,11 +53,12 @@ func doctorCommand() *cli.Command {
 			"Exit status 1 if something is missing.",
 		Flags: []cli.Flag{
 			&cli.StringSliceFlag{Name: "capture", Usage: "also check that `FILE` can be read"},
+			&cli.StringSliceFlag{Name: "interface", Usage: "also check that `NAME` can be captured from"},
 			&cli.StringFlag{Name: "influx", Usage: "also check that InfluxDB answers at `URL`"},
 			&cli.StringFlag{Name: "config", Usage: "configuration `FILE` of the plugin", Value: defaultConfig},
 		},
 		Action: func(c *cli.Context) error {
-			m := machine{root: "/", config: c.String("config"), captures: c.StringSlice("capture"), influx: c.String("influx")}
+			m := machine{root: "/", config: c.String("config"), captures: c.StringSlice("capture"), interfaces: c.StringSlice("interface"), influx: c.String("influx")}
 			return status(report(c.App.Writer, m.examine(c.Context)))
 		},
 	}
@@ -83,15 +85,20 @@ type machine struct {
 	config   string
 	captures []string
 	influx   string
+
+	interfaces []string
 }
 
 func (m *machine) examine(ctx context.Context) []finding {
 	list := []finding{
-		processor(model.ISAs()), m.memory(), m.kernel(), m.hugepages(), m.capabilities(), m.gpu(),
+		processor(model.ISAs()), m.memory(), m.kernel(), m.hugepages(), m.capabilities(), m.memlock(), kernelFeatures(steer.Probe()), m.gpu(),
 		m.models(), m.telegraf(ctx), m.configuration(),
 	}
 	for _, c := range m.captures {
 		list = append(list, capture(c))
+	}
+	for _, i := range m.interfaces {
+		list = append(list, interfaceFindings(i)...)
 	}
 	if m.influx != "" {
 		list = append(list, influxdb(ctx, m.influx))
@@ -184,7 +191,7 @@ func (m *machine) capabilities() finding {
 	for _, c := range []struct {
 		bit  uint
 		name string
-	}{{unix.CAP_NET_RAW, "net_raw"}, {unix.CAP_NET_ADMIN, "net_admin"}, {unix.CAP_BPF, "bpf"}, {unix.CAP_IPC_LOCK, "ipc_lock"}} {
+	}{{unix.CAP_NET_RAW, "net_raw"}, {unix.CAP_NET_ADMIN, "net_admin"}, {unix.CAP_BPF, "bpf"}, {unix.CAP_PERFMON, "perfmon"}, {unix.CAP_IPC_LOCK, "ipc_lock"}} {
 		if set&(1<<c.bit) != 0 {
 			have = append(have, c.name)
 		}
