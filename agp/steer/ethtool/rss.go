@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"unsafe"
 
 	"github.com/mdlayher/genetlink"
@@ -73,10 +74,20 @@ func (d *Device) RSS() (RSS, error) {
 	return r, err
 }
 
-// SetRSS changes the main RSS context, in one call.
+// SetRSS changes the main RSS context.
 func (d *Device) SetRSS(c RSSChange) error {
 	if d.c.ops[msgRSSSet] {
-		return d.setRSSNetlink(c)
+		err := d.setRSSNetlink(c)
+		if err != nil || c.Indirection == nil {
+			return err
+		}
+		// Kernels compare only the first quarter of the new table with the old one, and
+		// tell the driver nothing if that part is the same (6.17 at least).
+		now, err := d.rssNetlink()
+		if err != nil || slices.Equal(now.Indirection, c.Indirection) {
+			return err
+		}
+		c = RSSChange{Indirection: c.Indirection}
 	}
 	_, raw, err := d.rssIoctl()
 	if errors.Is(err, ErrNotSupported) && c.Function == 0 && c.Key == nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/agp-net/telegraf-agp/agp/steer/ethtool"
 )
@@ -215,4 +216,26 @@ func TestRestoreAllAfterACrash(t *testing.T) {
 	reps, err = RestoreAll(t.TempDir() + "/none")
 	require.NoError(t, err)
 	require.Empty(t, reps)
+}
+
+func TestNoPrivilegeLive(t *testing.T) {
+	inNetns(t)
+	addVeth(t, "a", "b", 2)
+	o := options(t)
+	// Capabilities belong to the thread, which ends with the test.
+	var none [2]unix.CapUserData
+	require.NoError(t, unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0]))
+	p, err := Open("a", o)
+	require.NoError(t, err)
+	_, err = p.Info()
+	require.NoError(t, err)
+	err = p.Apply(Settings{Channels: 1})
+	require.ErrorIs(t, err, ErrPermission)
+	require.ErrorContains(t, err, "CAP_NET_ADMIN")
+	err = p.Apply(Settings{Promiscuous: true})
+	require.ErrorIs(t, err, ErrPermission)
+	require.ErrorContains(t, err, "CAP_NET_RAW")
+	require.Empty(t, journals(t, o.StateDir))
+	_, err = p.Close()
+	require.NoError(t, err)
 }
