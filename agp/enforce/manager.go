@@ -189,7 +189,7 @@ func (m *Manager) Block(p netip.Prefix, ttl time.Duration, reason, by string) (R
 // RateLimit lets pps packets per second of a prefix pass, see Block.
 func (m *Manager) RateLimit(p netip.Prefix, pps uint64, ttl time.Duration, reason, by string) (Rule, error) {
 	if pps == 0 || pps > MaxRate {
-		return Rule{}, fmt.Errorf("%w: %d packets per second, allowed 1 to %d", ErrRate, pps, uint64(MaxRate))
+		return Rule{}, fmt.Errorf("%w: %d packets per second, allowed 1 to %d", ErrRate, pps, MaxRate)
 	}
 	return m.add(Rule{Prefix: p, PacketsPerSecond: pps, Reason: reason, By: by}, ttl)
 }

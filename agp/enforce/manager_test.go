@@ -17,6 +17,7 @@ import (
 
 	"github.com/agp-net/telegraf-agp/agp/detect"
 	"github.com/agp-net/telegraf-agp/agp/options"
+	"github.com/agp-net/telegraf-agp/agp/steer"
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
 	"github.com/agp-net/telegraf-agp/agp/telemetry/agppb"
 )
@@ -249,6 +250,10 @@ func TestRateLimitAndBlockReplaceEachOther(t *testing.T) {
 	require.Zero(t, w.engine.rule("198.51.100.7/32").GetPacketsPerSecond())
 	require.Zero(t, w.Stats().RateLimited)
 	require.EqualValues(t, 1, w.Stats().Blocked)
+}
+
+func TestHighestRateIsThatOfTheEngine(t *testing.T) {
+	require.EqualValues(t, steer.MaxPacketsPerSecond, MaxRate, "a command with a rule that the engine refuses is lost as a whole")
 }
 
 func TestRuleExpiresAfterItsTTL(t *testing.T) {

@@ -26,8 +26,8 @@ var (
 const (
 	MinTTL  = time.Second
 	MaxTTL  = 365 * 24 * time.Hour
-	MaxRate = 1 << 40 // packets per second
-	MaxText = 256     // bytes of reason and of author
+	MaxRate = 100_000_000 // packets per second; the engine's clock is too coarse for more
+	MaxText = 256         // bytes of reason and of author
 
 	minBits4 = 8  // the widest prefix that can be blocked, IPv4
 	minBits6 = 16 // and IPv6

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"syscall"
 	"testing"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/agp-net/telegraf-agp/agp/control"
 	"github.com/agp-net/telegraf-agp/agp/enforce"
+	"github.com/agp-net/telegraf-agp/agp/steer"
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
 	"github.com/agp-net/telegraf-agp/agp/telemetry/agppb"
 	"github.com/agp-net/telegraf-agp/plugins/runner"
@@ -248,6 +250,19 @@ func TestShareIsOfTheFramesOfAnInterfaceSinceTheLastPoint(t *testing.T) {
 		shares(gather(row("eth0", "engine", 85), row("eth0", "blocked", 65), row("eth1", "engine", 10))), "since the last point, absent without frames")
 	require.Equal(t, map[string]any{"eth0 engine": 1.0, "eth0 blocked": 0.0},
 		shares(gather(row("eth0", "engine", 95), row("eth0", "blocked", 5))), "a counter that stepped back is no burst")
+}
+
+// Shares of what frames can have besides their fate do not add up to 1.
+func TestRemarksAreTheCountersThatAreNoFates(t *testing.T) {
+	for i := range reflect.TypeFor[steer.Counters]().NumField() {
+		var c steer.Counters
+		reflect.ValueOf(&c).Elem().Field(i).Set(reflect.ValueOf(steer.Count{Frames: 1}))
+		c.Each(func(name string, n steer.Count) {
+			if n.Frames > 0 {
+				require.Equal(t, c.Seen().Frames == 0, remarks[name], name)
+			}
+		})
+	}
 }
 
 func TestFiguresOfTheRuleListBecomeFields(t *testing.T) {
