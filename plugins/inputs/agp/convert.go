@@ -252,9 +252,12 @@ func (c *Converter) engine(s *telemetry.Snapshot, st *supervise.Status, now time
 		"packets_lost": i63(st.PacketsLost), "flows_lost": i63(st.FlowsLost),
 		"packets_seen": i63(e.PacketsSeen), "packets_recorded": i63(e.PacketsRecorded),
 		"records": i63(e.Records), "alerts": i63(e.Alerts), "evictions": i63(e.Evictions), "inferences": i63(e.Inferences),
-		"time_steps": i63(e.TimeSteps), "suppressed": i63(e.Suppressed), "cpu_seconds": e.CPUSeconds,
+		"time_steps": i63(e.TimeSteps), "suppressed": i63(e.Suppressed), "cpu_seconds": e.CPUSeconds, "moved_buckets": i63(e.MovedBuckets),
 		"skipped_fields": i63(e.SkippedFields + st.SkippedFields), "refused_events": i63(st.RefusedEvents),
 		"logs_suppressed": i63(st.LogsSuppressed),
+	}
+	if e.QueueSkew > 0 {
+		finite(fields, "queue_skew", e.QueueSkew)
 	}
 	counts(fields, "drops", e.Drops)
 	counts(fields, "errors", e.Errors)

@@ -34,7 +34,7 @@ func fullSnapshot() *telemetry.Snapshot {
 			Source: "pcap", Pipeline: "cpu", Models: []string{"app@1", "class@1"}, PacketsSeen: 100, PacketsRecorded: 90, PacketsActive: 7,
 			Drops: map[string]uint64{"arp": 2, "truncated": 1}, Errors: map[string]uint64{"clock_back": 1}, Records: 9, Alerts: 1,
 			FlowsActive: 3, PacketToScoreCount: 5, PacketToScoreP50Ns: 100, PacketToScoreP90Ns: 200, PacketToScoreP99Ns: 300,
-			CPUSeconds: 1.5, RSSBytes: 1 << 20, UptimeNs: 5e9,
+			CPUSeconds: 1.5, RSSBytes: 1 << 20, UptimeNs: 5e9, QueueSkew: 1.5, MovedBuckets: 3,
 		},
 		Traffic: []telemetry.TrafficRow{{App: "tls", Class: "benign", Protocol: 6, Flows: 1, Packets: 10, Bytes: 1000, HandshakeSumNs: 5, HandshakeCount: 1}},
 		Top: []telemetry.TopRow{
@@ -57,7 +57,7 @@ func running() supervise.Status { return supervise.Status{State: supervise.State
 func fullRecord() *telemetry.Record {
 	r := &telemetry.Record{
 		IPVersion: 4, Protocol: 6, Src: [16]byte{10, 0, 0, 1}, Dst: [16]byte{10, 0, 0, 2}, SrcPort: 1, DstPort: 2, VLANID: 3, TunnelID: 4,
-		FirstReplyNs: 5, TCPHandshakeNs: 6,
+		FirstReplyNs: 5, TCPHandshakeNs: 6, Coalesced: 2,
 		Outputs: []telemetry.Output{{Field: "app", Label: "tls", Score: 0.5, Model: "app@1"}, {Field: "class", Label: "benign", Score: 0.5, Model: "class@1"}},
 	}
 	r.Dir[0] = telemetry.Half{Packets: 2, DelayMeanNs: 1.5}
