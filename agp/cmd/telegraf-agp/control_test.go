@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -141,5 +142,82 @@ func TestControlCommandsWithoutAPluginSaySo(t *testing.T) {
 		_, log, code := call(t, append(args, "--socket", "/does/not/exist")...)
 		require.Equal(t, 1, code)
 		require.Contains(t, log, args[0]+": "+control.ErrNoServer.Error()+": dial unix /does/not/exist")
+	}
+}
+
+// enforcing starts the plugin with enforcement on a capture at its pace.
+func enforcing(t *testing.T, dir string, persist bool) *exec.Cmd {
+	t.Helper()
+	conf := filepath.Join(dir, "agp.conf")
+	require.NoError(t, os.WriteFile(conf, fmt.Appendf(nil, `[[inputs.agp]]
+  files = [%q]
+  models = ["none"]
+  speed = 1.0
+  [inputs.agp.enforce]
+    enabled = true
+    persist = %t
+    state_file = %q
+    socket = %q
+`, capturePackets(t, 1000), persist, filepath.Join(dir, "state"), filepath.Join(dir, "s")), 0o600))
+	cmd := program("run", "--config", conf)
+	_, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	return cmd
+}
+
+// list waits for the plugin and returns its rules.
+func list(t *testing.T, dir string) []string {
+	t.Helper()
+	var out string
+	require.Eventually(t, func() bool {
+		o, _, code := call(t, "blocked", "--output", "json", "--socket", filepath.Join(dir, "s"))
+		out = o
+		return code == 0
+	}, 10*time.Second, 10*time.Millisecond)
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	if lines[0] == "" {
+		return nil
+	}
+	return lines
+}
+
+// TestKilledPluginLeavesItsRulesOnlyWithPersist: and the socket that it left behind does
+// not keep the next one from listening.
+func TestKilledPluginLeavesItsRulesOnlyWithPersist(t *testing.T) {
+	for _, persist := range []bool{false, true} {
+		t.Run(fmt.Sprintf("persist %t", persist), func(t *testing.T) {
+			dir, err := os.MkdirTemp("", "agp")
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+			cmd := enforcing(t, dir, persist)
+			require.Empty(t, list(t, dir))
+			require.Eventually(t, func() bool {
+				_, _, code := call(t, "block", "198.51.100.7", "--socket", filepath.Join(dir, "s"))
+				return code == 0
+			}, 10*time.Second, 10*time.Millisecond, "as soon as the own addresses are known")
+			if persist {
+				require.Eventually(t, func() bool {
+					data, err := os.ReadFile(filepath.Join(dir, "state"))
+					return err == nil && strings.Contains(string(data), "198.51.100.7")
+				}, 10*time.Second, 10*time.Millisecond)
+			}
+			require.NoError(t, cmd.Process.Kill())
+			require.Error(t, cmd.Wait())
+			_, log, code := call(t, "blocked", "--socket", filepath.Join(dir, "s"))
+			require.Equal(t, 1, code)
+			require.Contains(t, log, control.ErrNoServer.Error())
+
+			enforcing(t, dir, persist)
+			rules := list(t, dir)
+			if !persist {
+				require.Empty(t, rules)
+				require.NoFileExists(t, filepath.Join(dir, "state"))
+				return
+			}
+			require.Len(t, rules, 1)
+			require.Contains(t, rules[0], `"prefix":"198.51.100.7/32"`)
+		})
 	}
 }
