@@ -246,7 +246,7 @@ func (s *Source) deliver(r *ring, f *source.Frame, b *source.Batch) bool {
 	if in.outgoing {
 		hook++
 	}
-	if s.dup != nil && s.dup.Duplicate(f.LinkType, f.Data, f.WireLen, at, hook) {
+	if s.dup != nil && s.dup.Duplicate(f.LinkType, f.Data, f.WireLen, f.SegmentSize, at, hook) {
 		s.duplicate += live.Segments(f.LinkType, f.Data, f.WireLen, f.SegmentSize)
 		b.Buf = b.Buf[:start]
 		return false

@@ -94,10 +94,10 @@ func TestDuplicateAtAnotherHook(t *testing.T) {
 				} {
 					d := NewDuplicates(256)
 					first := ether(1, p)
-					require.False(t, d.Duplicate(packet.LinkEthernet, first[:min(len(first), 256)], uint32(len(first)), second, 1))
+					require.False(t, d.Duplicate(packet.LinkEthernet, first[:min(len(first), 256)], uint32(len(first)), 0, second, 1))
 					require.Equal(t, ether(1, p), first, "the frame is as before")
-					require.True(t, d.Duplicate(packet.LinkEthernet, again[:min(len(again), 256)], uint32(len(again)), second+1000, 2), "%s %d %v %d", name, proto, v6, size)
-					require.True(t, d.Duplicate(packet.LinkRaw, p[:min(len(p), 256)], uint32(len(p)), second+1000, 3), "raw %d %v %d", proto, v6, size)
+					require.True(t, d.Duplicate(packet.LinkEthernet, again[:min(len(again), 256)], uint32(len(again)), 0, second+1000, 2), "%s %d %v %d", name, proto, v6, size)
+					require.True(t, d.Duplicate(packet.LinkRaw, p[:min(len(p), 256)], uint32(len(p)), 0, second+1000, 3), "raw %d %v %d", proto, v6, size)
 				}
 			}
 		}
@@ -109,7 +109,7 @@ func TestNoDuplicate(t *testing.T) {
 	p := ip4(packet.ProtoUDP, make([]byte, 300))
 	first := ether(1, p)
 	ask := func(d *Duplicates, f []byte, wire int, ns int64, hook uint32) bool {
-		return d.Duplicate(packet.LinkEthernet, f[:min(len(f), 256)], uint32(wire), ns, hook)
+		return d.Duplicate(packet.LinkEthernet, f[:min(len(f), 256)], uint32(wire), 0, ns, hook)
 	}
 	fresh := func() *Duplicates {
 		d := NewDuplicates(256)
@@ -147,17 +147,17 @@ func TestRetransmissionIsCountedOncePerHook(t *testing.T) {
 		d := NewDuplicates(256)
 		counted := 0
 		for i, hook := range order {
-			if !d.Duplicate(packet.LinkEthernet, f, uint32(len(f)), second+int64(i)*500_000, hook) {
+			if !d.Duplicate(packet.LinkEthernet, f, uint32(len(f)), 0, second+int64(i)*500_000, hook) {
 				counted++
 			}
 		}
 		require.Equal(t, 3, counted, "%v", order)
 	}
 	d := NewDuplicates(256)
-	require.False(t, d.Duplicate(packet.LinkEthernet, f, uint32(len(f)), second, 1))
-	require.True(t, d.Duplicate(packet.LinkEthernet, f, uint32(len(f)), second+6_000_000, 2))
-	require.False(t, d.Duplicate(packet.LinkEthernet, f, uint32(len(f)), second+12_000_000, 2), "it goes through one hook now")
-	require.True(t, d.Duplicate(packet.LinkEthernet, f, uint32(len(f)), second+13_000_000, 1))
+	require.False(t, d.Duplicate(packet.LinkEthernet, f, uint32(len(f)), 0, second, 1))
+	require.True(t, d.Duplicate(packet.LinkEthernet, f, uint32(len(f)), 0, second+6_000_000, 2))
+	require.False(t, d.Duplicate(packet.LinkEthernet, f, uint32(len(f)), 0, second+12_000_000, 2), "it goes through one hook now")
+	require.True(t, d.Duplicate(packet.LinkEthernet, f, uint32(len(f)), 0, second+13_000_000, 1))
 }
 
 // TestDuplicatesProperty: random packets pass one to four hooks with delays below 10 ms, some are sent
@@ -175,13 +175,91 @@ func TestDuplicatesProperty(t *testing.T) {
 			sent++
 			for i, hook := range path {
 				at := ns + int64(i)*rng.Int64N(2_000_000)
-				if !d.Duplicate(packet.LinkEthernet, f[:min(len(f), 256)], uint32(len(f)), at, uint32(hook)) {
+				if !d.Duplicate(packet.LinkEthernet, f[:min(len(f), 256)], uint32(len(f)), 0, at, uint32(hook)) {
 					counted++
 				}
 			}
 		}
 	}
 	require.Equal(t, sent, counted)
+}
+
+// tcpSegments returns a TCP packet with a payload of n bytes, and what segmentation makes of it.
+func tcpSegments(rng *rand.Rand, v6 bool, n, size int) (whole []byte, parts [][]byte) {
+	header := make([]byte, 32)
+	copy(header, random(rng, 12))
+	header[12], header[13] = 0x80, packet.TCPAck|packet.TCPPsh|packet.TCPFin|packet.TCPCwr
+	header[16] = 0x55 // checksum
+	body := random(rng, n)
+	build := func(from, to int) []byte {
+		h := append([]byte(nil), header...)
+		binary.BigEndian.PutUint32(h[4:], binary.BigEndian.Uint32(h[4:])+uint32(from))
+		if to < n {
+			h[13] &^= packet.TCPFin | packet.TCPPsh
+		}
+		if from > 0 {
+			h[13] &^= packet.TCPCwr
+		}
+		if from > 0 || to < n {
+			h[16], h[17] = byte(from), 9
+		}
+		data := append(h, body[from:to]...)
+		if v6 {
+			return ip6(packet.ProtoTCP, data)
+		}
+		p := ip4(packet.ProtoTCP, data)
+		binary.BigEndian.PutUint16(p[4:], uint16(from/size)) // identification
+		return p
+	}
+	for from := 0; from < n; from += size {
+		parts = append(parts, build(from, min(from+size, n)))
+	}
+	whole = build(0, n)
+	if v6 && len(whole) > 65575 {
+		whole[4], whole[5] = 0, 0
+	} else if !v6 && len(whole) > 65535 {
+		whole[2], whole[3] = 0, 0
+	}
+	return whole, parts
+}
+
+// TestCoalescedAtOneHookSplitAtTheNext: TCP is recognised in either order, also if it is joined
+// otherwise, and other bytes of the connection are not.
+func TestCoalescedAtOneHookSplitAtTheNext(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 9))
+	for range 300 {
+		v6, size, n := rng.IntN(2) == 0, 500+rng.IntN(1000), 2000+rng.IntN(60_000)
+		if rng.IntN(10) == 0 {
+			n += 100_000
+		}
+		whole, parts := tcpSegments(rng, v6, n, size)
+		ask := func(d *Duplicates, p []byte, segment, hook int) bool {
+			f := ether(byte(hook), p)
+			return d.Duplicate(packet.LinkEthernet, f[:min(len(f), 256)], uint32(len(f)), uint16(segment), second, uint32(hook))
+		}
+		d := NewDuplicates(256)
+		require.False(t, ask(d, whole, size, 1))
+		for i, p := range parts {
+			require.True(t, ask(d, p, 0, 2), "part %d", i)
+		}
+		require.True(t, ask(d, whole, size, 2))
+		require.False(t, ask(d, whole, size, 1), "sent again")
+
+		d = NewDuplicates(256)
+		for _, p := range parts {
+			require.False(t, ask(d, p, 0, 1))
+		}
+		require.True(t, ask(d, whole, size, 2))
+		other, _ := tcpSegments(rng, v6, n, size)
+		require.False(t, ask(d, other, size, 2))
+		next := append([]byte(nil), whole...)
+		l4 := 20
+		if v6 {
+			l4 = 40
+		}
+		binary.BigEndian.PutUint32(next[l4+4:], binary.BigEndian.Uint32(whole[l4+4:])+uint32(n))
+		require.False(t, ask(d, next, size, 2), "the bytes that follow")
+	}
 }
 
 // TestDuplicatesUnderLoad: memory is fixed, and frames of 10 ms at 2 million/s are all remembered.
@@ -192,10 +270,10 @@ func TestDuplicatesUnderLoad(t *testing.T) {
 	missed := 0
 	for i := range 200_000 {
 		binary.BigEndian.PutUint64(f[50:], uint64(i))
-		require.False(t, d.Duplicate(packet.LinkEthernet, f, uint32(len(f)), second+int64(i)*500, 1))
+		require.False(t, d.Duplicate(packet.LinkEthernet, f, uint32(len(f)), 0, second+int64(i)*500, 1))
 		if i >= lag {
 			binary.BigEndian.PutUint64(f[50:], uint64(i-lag))
-			if !d.Duplicate(packet.LinkEthernet, f, uint32(len(f)), second+int64(i)*500, 2) {
+			if !d.Duplicate(packet.LinkEthernet, f, uint32(len(f)), 0, second+int64(i)*500, 2) {
 				missed++
 			}
 		}
@@ -208,7 +286,7 @@ func TestDuplicatesUnderLoad(t *testing.T) {
 func TestDuplicateDoesNotAllocate(t *testing.T) {
 	d := NewDuplicates(256)
 	f := ether(1, ip4(packet.ProtoUDP, make([]byte, 200)))
-	require.Zero(t, testing.AllocsPerRun(100, func() { d.Duplicate(packet.LinkEthernet, f, 300, second, 1) }))
+	require.Zero(t, testing.AllocsPerRun(100, func() { d.Duplicate(packet.LinkEthernet, f, 300, 0, second, 1) }))
 }
 
 // FuzzDuplicate: any bytes are recognised at another hook and left as they were.
@@ -219,8 +297,8 @@ func FuzzDuplicate(f *testing.F) {
 	f.Fuzz(func(t *testing.T, frame []byte, wire, link uint32) {
 		d := NewDuplicates(64)
 		was := append([]byte(nil), frame...)
-		first := d.Duplicate(packet.LinkType(link), frame, wire, 5, 1)
-		second := d.Duplicate(packet.LinkType(link), frame, wire, 6, 2)
+		first := d.Duplicate(packet.LinkType(link), frame, wire, 0, 5, 1)
+		second := d.Duplicate(packet.LinkType(link), frame, wire, 0, 6, 2)
 		if first || !second {
 			t.Fatal(first, second)
 		}
@@ -290,6 +368,6 @@ func BenchmarkDuplicate(b *testing.B) {
 	f := ether(1, ip4(packet.ProtoTCP, make([]byte, 222)))
 	for i := range b.N {
 		binary.BigEndian.PutUint64(f[50:], uint64(i))
-		d.Duplicate(packet.LinkEthernet, f, uint32(len(f)), int64(i)*500, 1)
+		d.Duplicate(packet.LinkEthernet, f, uint32(len(f)), 0, int64(i)*500, 1)
 	}
 }

@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/agp-net/telegraf-agp/agp/source"
-	"github.com/agp-net/telegraf-agp/agp/source/live"
 )
 
 const noWakeup = 1 // BPF_RB_NO_WAKEUP
@@ -240,9 +239,6 @@ func BenchmarkRead(b *testing.B) {
 			b.ReportAllocs()
 			b.ResetTimer()
 			for n := 0; n < b.N; {
-				if bench.cfg.Duplicates && s.rings[0].pos == 0 {
-					s.dup = live.NewDuplicates(256)
-				}
 				got, err := s.Next(&batch)
 				if err != nil {
 					b.Fatal(err)

@@ -279,7 +279,7 @@ func (s *Source) deliver(r *ring, f *source.Frame, b *source.Batch) bool {
 		SegmentSize: e.segment(),
 		Interface:   s.lastLink.Interface,
 	}
-	if s.dup != nil && s.dup.Duplicate(f.LinkType, f.Data, f.WireLen, int64(r.time), e.ifindex*numHooks+uint32(e.hook)) {
+	if s.dup != nil && s.dup.Duplicate(f.LinkType, f.Data, f.WireLen, f.SegmentSize, int64(r.time), e.ifindex*numHooks+uint32(e.hook)) {
 		s.duplicate += live.Segments(f.LinkType, f.Data, f.WireLen, f.SegmentSize)
 		b.Buf = b.Buf[:start]
 		return false
