@@ -123,11 +123,9 @@ func TestMirrorCountsFramesOnTheWire(t *testing.T) {
 				}
 			}
 			t.Logf("%d frames on the wire, %d of them came to the engine several at a time", all, coalesced)
-			if c.offload {
-				require.Greater(t, coalesced, all/4)
-			} else {
-				require.Zero(t, coalesced)
-			}
+			// TCP hands over several at a time even where the port cannot split them: the
+			// kernel does it after us.
+			require.Greater(t, coalesced, all/4)
 		})
 	}
 }

@@ -51,8 +51,8 @@ func (r Record) Pair() string {
 
 // Number is a reading that counts; 0 if the record has none of that name.
 func (r Record) Number(name string) uint64 {
-	n, err := r[name].(json.Number)
-	if !err {
+	n, ok := r[name].(json.Number)
+	if !ok {
 		return 0
 	}
 	v, _ := n.Int64()
@@ -90,7 +90,7 @@ func parse(line []byte) (Record, error) {
 const cutShort = 3
 
 // Replay runs the program over a capture and returns its records, none of them cut
-// by time, and the number of packets.
+// by time, and the number of whole packets.
 func Replay(binary, path string) (records []Record, packets uint64, err error) {
 	cmd := exec.Command(binary, "replay", "--models", "none", "--output", "json", "--idle-timeout", "2000000h", "--active-timeout", "2000000h", path)
 	out, err := cmd.Output()
@@ -108,6 +108,9 @@ func Replay(binary, path string) (records []Record, packets uint64, err error) {
 			records = append(records, r)
 		case "summary":
 			packets = r.Number("packets_seen")
+			if drops, ok := r["drops"].(map[string]any); ok {
+				packets -= Record(drops).Number("truncated_record") // the capture ends in it
+			}
 		}
 	}
 	return records, packets, nil

@@ -314,3 +314,19 @@ func (s *Stream) Stop() (bytes int64, gap time.Duration, again uint32, err error
 
 // Answered is the number of answers so far.
 func (p *Probe) Answered() uint64 { return p.answered.Load() }
+
+// Discard opens a UDP socket in a namespace that reads and forgets.
+func Discard(ns *netns.NS, addr string) (c net.PacketConn, err error) {
+	if err := ns.Do(func() (err error) { c, err = net.ListenPacket("udp4", addr); return err }); err != nil {
+		return nil, err
+	}
+	go func() {
+		b := make([]byte, 1<<16)
+		for {
+			if _, _, err := c.ReadFrom(b); errors.Is(err, net.ErrClosed) {
+				return
+			}
+		}
+	}()
+	return c, nil
+}

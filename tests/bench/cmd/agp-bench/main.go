@@ -21,7 +21,6 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/agp-net/telegraf-agp/tests/bench"
 	"github.com/agp-net/telegraf-agp/tests/traffic"
@@ -87,7 +86,7 @@ func run(ctx context.Context, o options) error {
 
 	var report bytes.Buffer
 	out := io.MultiWriter(os.Stdout, &report)
-	fmt.Fprintf(out, "# Benchmark results\n\n%s\n\n", machine())
+	fmt.Fprintf(out, "# Benchmark results\n\n%s\n\n", bench.Machine("make bench"))
 	capture := filepath.Join(dir, "bench.pcap")
 	goals, err := speed(ctx, o, out, capture, contestants)
 	if err != nil {
@@ -303,26 +302,4 @@ func show(args []string, o options, capture string) string {
 		s = strings.ReplaceAll(s, wd+"/", "")
 	}
 	return s
-}
-
-func machine() string {
-	commit := "unknown"
-	if b, err := exec.Command("git", "describe", "--always", "--dirty").Output(); err == nil {
-		commit = strings.TrimSpace(string(b))
-	}
-	name := "unknown CPU"
-	if b, err := os.ReadFile("/proc/cpuinfo"); err == nil {
-		for line := range strings.Lines(string(b)) {
-			if k, v, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(k) == "model name" {
-				name = strings.TrimSpace(v)
-				break
-			}
-		}
-	}
-	load := "unknown"
-	if b, err := os.ReadFile("/proc/loadavg"); err == nil {
-		load, _, _ = strings.Cut(string(b), " ")
-	}
-	return fmt.Sprintf("%s, %d CPUs, %s, load at start %s; commit %s; %s; `make bench`",
-		name, runtime.NumCPU(), runtime.Version(), load, commit, time.Now().UTC().Format("2006-01-02 15:04 UTC"))
 }
