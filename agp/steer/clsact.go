@@ -18,23 +18,32 @@ const (
 	lastPref  = 64
 )
 
-// filter is a cls_bpf filter of ours, and the qdisc if that is ours too.
+// filter is a cls_bpf filter of ours. The qdisc below it stays when it goes: it does
+// nothing by itself, and others may have come to use it.
 type filter struct {
-	link   netlink.Link
-	parent uint32
+	nl *netlink.Handle // of the network namespace in which the filter was added
 	*netlink.BpfFilter
 }
 
 // attachFilter adds a filter beside those of others. The qdisc is made if absent.
-func attachFilter(i *iface, p *ebpf.Program, name string, parent uint32) (*filter, error) {
+func attachFilter(i *iface, p *ebpf.Program, name string, parent uint32) (_ *filter, err error) {
+	nl, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("opening a netlink socket: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			nl.Close()
+		}
+	}()
 	qdisc := &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
 		LinkIndex: i.index(), Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
 	}}
-	if err := netlink.QdiscAdd(qdisc); err != nil && !errors.Is(err, unix.EEXIST) {
+	if err := nl.QdiscAdd(qdisc); err != nil && !errors.Is(err, unix.EEXIST) {
 		return nil, fmt.Errorf("adding clsact: %w", err)
 	}
 	taken := map[uint16]bool{}
-	others, err := netlink.FilterList(i, parent)
+	others, err := nl.FilterList(i, parent)
 	if err != nil {
 		return nil, fmt.Errorf("listing filters: %w", err)
 	}
@@ -51,21 +60,22 @@ func attachFilter(i *iface, p *ebpf.Program, name string, parent uint32) (*filte
 			},
 			Fd: p.FD(), Name: filterName + " " + name, DirectAction: true,
 		}
-		err := netlink.FilterAdd(f)
+		err := nl.FilterAdd(f)
 		if errors.Is(err, unix.EEXIST) {
 			continue
 		}
 		if err != nil {
 			return nil, fmt.Errorf("adding a filter to clsact: %w", err)
 		}
-		return &filter{link: i.Link, parent: parent, BpfFilter: f}, nil
+		return &filter{nl: nl, BpfFilter: f}, nil
 	}
 	return nil, fmt.Errorf("adding a filter to clsact: all preferences up to %d are taken: %w", lastPref, unix.EEXIST)
 }
 
 // Close removes the filter. It is no error if it is gone, or its interface is.
 func (f *filter) Close() error {
-	err := netlink.FilterDel(f.BpfFilter)
+	err := f.nl.FilterDel(f.BpfFilter)
+	f.nl.Close()
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EINVAL) {
 		return nil
 	}

@@ -32,7 +32,7 @@ type Counters struct {
 }
 
 // Seen returns the sum of all fates: every frame that a program saw.
-func (c *Counters) Seen() Count {
+func (c Counters) Seen() Count {
 	var sum Count
 	for i, p := range c.list() {
 		if i < bpf.Fates {
@@ -44,7 +44,7 @@ func (c *Counters) Seen() Count {
 }
 
 // Each calls f with the name of each counter, as metrics have it, and its value.
-func (c *Counters) Each(f func(name string, n Count)) {
+func (c Counters) Each(f func(name string, n Count)) {
 	for i, p := range c.list() {
 		f(counterNames[i], *p)
 	}
@@ -77,7 +77,7 @@ func (d *Datapath) Counters() (Counters, error) {
 		return c, ErrClosed
 	}
 	var cpus []bpf.Counters
-	if err := d.maps.Maps[bpf.SteerMapCounters].Lookup(uint32(0), &cpus); err != nil {
+	if err := d.maps[bpf.SteerMapCounters].Lookup(uint32(0), &cpus); err != nil {
 		return c, fmt.Errorf("reading counters: %w", err)
 	}
 	for i, sum := range c.list() {

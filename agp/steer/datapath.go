@@ -75,6 +75,12 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
+// Names of the maps of the programs' constants and variables.
+const (
+	constants = ".rodata"
+	variables = ".bss"
+)
+
 // Datapath is the loaded programs and their maps.
 type Datapath struct {
 	cfg  Config
@@ -82,7 +88,7 @@ type Datapath struct {
 
 	mu       sync.Mutex
 	closed   bool
-	maps     *ebpf.Collection
+	maps     map[string]*ebpf.Map
 	rings    []*ebpf.Map
 	programs map[string]*ebpf.Program // loaded so far
 	attached map[int][]io.Closer      // by interface
@@ -141,10 +147,21 @@ func Load(cfg Config) (*Datapath, error) {
 		programs: map[string]*ebpf.Program{}, attached: map[int][]io.Closer{},
 		hosts4: map[[4]byte]struct{}{}, hosts6: map[[16]byte]struct{}{}, nets: map[netip.Prefix]struct{}{},
 	}
-	maps := spec.Copy()
-	maps.Programs = nil
-	if d.maps, err = ebpf.NewCollection(maps); err != nil {
+	// Not a Collection: it would map the variables into memory, and hold their maps
+	// until the garbage collector comes.
+	var m struct {
+		bpf.SteerMaps
+		Constants *ebpf.Map `ebpf:".rodata"`
+		Variables *ebpf.Map `ebpf:".bss"`
+	}
+	if err := spec.LoadAndAssign(&m, nil); err != nil {
 		return nil, fmt.Errorf("creating BPF maps: %w", explain(err))
+	}
+	d.maps = map[string]*ebpf.Map{
+		bpf.SteerMapCounters: m.Counters, bpf.SteerMapHost4: m.Host4, bpf.SteerMapHost6: m.Host6,
+		bpf.SteerMapNet4: m.Net4, bpf.SteerMapNet6: m.Net6, bpf.SteerMapPolicies: m.Policies,
+		bpf.SteerMapRings: m.Rings, bpf.SteerMapIndirection: m.Indirection, bpf.SteerMapSockets: m.Sockets,
+		constants: m.Constants, variables: m.Variables,
 	}
 	if err := d.fill(policy, cpus); err != nil {
 		return nil, errors.Join(err, d.Close())
@@ -171,7 +188,7 @@ func (d *Datapath) fill(policy *bpf.Policy, cpus int) error {
 			return fmt.Errorf("creating the ring of CPU %d (%d bytes): %w", cpu, s.MaxEntries, explain(err))
 		}
 		d.rings = append(d.rings, ring)
-		if err := d.maps.Maps[bpf.SteerMapRings].Put(uint32(cpu), ring); err != nil { //nolint:gosec // a small number
+		if err := d.maps[bpf.SteerMapRings].Put(uint32(cpu), ring); err != nil { //nolint:gosec // a small number
 			return fmt.Errorf("installing the ring of CPU %d: %w", cpu, err)
 		}
 	}
@@ -199,10 +216,11 @@ func onlineCPUs() (map[int]bool, error) {
 	return cpus, nil
 }
 
-// program returns a program and loads it if this is its first use. fragments asks for the
-// variant that takes frames of several buffers.
+func programKey(name string, flags uint32) string { return fmt.Sprint(name, " ", flags) }
+
+// program returns a program and loads it if this is its first use.
 func (d *Datapath) program(name string, flags uint32) (*ebpf.Program, error) {
-	key := fmt.Sprint(name, flags)
+	key := programKey(name, flags)
 	if p := d.programs[key]; p != nil {
 		return p, nil
 	}
@@ -210,7 +228,8 @@ func (d *Datapath) program(name string, flags uint32) (*ebpf.Program, error) {
 	p := spec.Programs[name]
 	p.Flags |= flags
 	spec.Programs = map[string]*ebpf.ProgramSpec{name: p}
-	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: d.maps.Maps})
+	spec.Variables = nil
+	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: d.maps})
 	if err != nil {
 		return nil, fmt.Errorf("loading program %s: %w", name, explain(err))
 	}
@@ -226,7 +245,7 @@ func (d *Datapath) Rings() []*ebpf.Map { return d.rings }
 
 // Sockets returns the map of AF_XDP sockets: index rx_queue*PerQueue + k. It belongs to
 // the Datapath.
-func (d *Datapath) Sockets() *ebpf.Map { return d.maps.Maps[bpf.SteerMapSockets] }
+func (d *Datapath) Sockets() *ebpf.Map { return d.maps[bpf.SteerMapSockets] }
 
 // SetIndirection writes the table from the hash's low bits to the socket of a queue
 // (k < PerQueue). An entry changes at once, each by itself.
@@ -248,7 +267,7 @@ func (d *Datapath) SetIndirection(entries []uint32) error {
 }
 
 func (d *Datapath) setIndirection(entries []uint32) error {
-	m := d.maps.Maps[bpf.SteerMapIndirection]
+	m := d.maps[bpf.SteerMapIndirection]
 	for i, e := range entries {
 		if err := m.Put(uint32(i), e); err != nil { //nolint:gosec // a small number
 			return fmt.Errorf("writing indirection entry %d: %w", i, err)
@@ -275,6 +294,8 @@ func (d *Datapath) Close() error {
 	for _, r := range d.rings {
 		errs = append(errs, r.Close())
 	}
-	d.maps.Close()
+	for _, m := range d.maps {
+		errs = append(errs, m.Close())
+	}
 	return errors.Join(errs...)
 }

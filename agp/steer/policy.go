@@ -94,7 +94,7 @@ func (d *Datapath) setPolicy(p *bpf.Policy) error {
 	}
 	err = m.Put(uint32(0), p)
 	if err == nil {
-		err = d.maps.Maps[bpf.SteerMapPolicies].Put(uint32(0), m)
+		err = d.maps[bpf.SteerMapPolicies].Put(uint32(0), m)
 	}
 	if err = errors.Join(err, m.Close()); err != nil { // the outer map keeps it alive
 		return fmt.Errorf("writing the policy: %w", err)

@@ -130,22 +130,22 @@ func (d *Datapath) Add(rules []Rule) error {
 		return err
 	}
 	var errs []error
-	n, err := update(d.maps.Maps[bpf.SteerMapHost4], s.host4, s.host4v)
+	n, err := update(d.maps[bpf.SteerMapHost4], s.host4, s.host4v)
 	for _, k := range s.host4[:n] {
 		d.hosts4[k] = struct{}{}
 	}
 	errs = append(errs, err)
-	n, err = update(d.maps.Maps[bpf.SteerMapHost6], s.host6, s.host6v)
+	n, err = update(d.maps[bpf.SteerMapHost6], s.host6, s.host6v)
 	for _, k := range s.host6[:n] {
 		d.hosts6[k] = struct{}{}
 	}
 	errs = append(errs, err)
-	n, err = update(d.maps.Maps[bpf.SteerMapNet4], s.net4, s.net4v)
+	n, err = update(d.maps[bpf.SteerMapNet4], s.net4, s.net4v)
 	for _, k := range s.net4[:n] {
 		d.nets[netip.PrefixFrom(netip.AddrFrom4(k.Addr), int(k.Bits))] = struct{}{}
 	}
 	errs = append(errs, err)
-	n, err = update(d.maps.Maps[bpf.SteerMapNet6], s.net6, s.net6v)
+	n, err = update(d.maps[bpf.SteerMapNet6], s.net6, s.net6v)
 	for _, k := range s.net6[:n] {
 		d.nets[netip.PrefixFrom(netip.AddrFrom16(k.Addr), int(k.Bits))] = struct{}{}
 	}
@@ -178,22 +178,22 @@ func (d *Datapath) remove(prefixes []netip.Prefix) error {
 	// stop at the second.
 	s.compact()
 	var errs []error
-	n, err := remove(d.maps.Maps[bpf.SteerMapHost4], s.host4)
+	n, err := remove(d.maps[bpf.SteerMapHost4], s.host4)
 	for _, k := range s.host4[:n] {
 		delete(d.hosts4, k)
 	}
 	errs = append(errs, err)
-	n, err = remove(d.maps.Maps[bpf.SteerMapHost6], s.host6)
+	n, err = remove(d.maps[bpf.SteerMapHost6], s.host6)
 	for _, k := range s.host6[:n] {
 		delete(d.hosts6, k)
 	}
 	errs = append(errs, err)
-	n, err = remove(d.maps.Maps[bpf.SteerMapNet4], s.net4)
+	n, err = remove(d.maps[bpf.SteerMapNet4], s.net4)
 	for _, k := range s.net4[:n] {
 		delete(d.nets, netip.PrefixFrom(netip.AddrFrom4(k.Addr), int(k.Bits)))
 	}
 	errs = append(errs, err)
-	n, err = remove(d.maps.Maps[bpf.SteerMapNet6], s.net6)
+	n, err = remove(d.maps[bpf.SteerMapNet6], s.net6)
 	for _, k := range s.net6[:n] {
 		delete(d.nets, netip.PrefixFrom(netip.AddrFrom16(k.Addr), int(k.Bits)))
 	}
@@ -273,7 +273,7 @@ func (d *Datapath) setLists(lists uint32) error {
 	if lists == d.lists {
 		return nil
 	}
-	if err := d.maps.Variables[bpf.SteerVarLists].Set(lists); err != nil {
+	if err := d.maps[variables].Put(uint32(0), lists); err != nil {
 		return fmt.Errorf("switching block lists: %w", err)
 	}
 	d.lists = lists
