@@ -8,6 +8,7 @@ import (
 	"math"
 	"math/bits"
 	"os"
+	"strings"
 	"sync"
 	"time"
 	"unsafe"
@@ -109,9 +110,14 @@ func (s *Source) open() error {
 		if err == nil {
 			return s.enter()
 		}
-		failed = errors.Join(failed, fmt.Errorf("%v: %w", way, err))
 		if !refused(err) {
 			return err
+		}
+		switch err = fmt.Errorf("%v: %w", way, err); {
+		case failed == nil:
+			failed = err
+		case !strings.HasSuffix(failed.Error(), err.Error()): // without need-wakeup it is seldom another answer
+			failed = fmt.Errorf("%w; %w", failed, err)
 		}
 		unknown = unknown && errors.Is(err, unix.EINVAL)
 	}

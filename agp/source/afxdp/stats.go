@@ -90,6 +90,15 @@ type Status struct {
 	FillRingEmpty uint64
 }
 
+// Mode returns what the sockets of the port got; those of a peer may differ in generic
+// or not.
+func (s *Source) Mode() Mode {
+	if status := s.Status(); len(status) > 0 {
+		return status[0].Mode
+	}
+	return s.cfg.Mode
+}
+
 // Status returns what each socket got. Whether copy mode is generic depends on how
 // the XDP program is attached now.
 func (s *Source) Status() []Status {
