@@ -157,8 +157,9 @@ func TestKernelWritesWhileReading(t *testing.T) {
 		wg.Go(func() {
 			runtime.LockOSThread() // a ring has one CPU in use; here it has at least one thread
 			for i := range rounds {
-				if k.write(t, rec{frame: frame(c*rounds+i, 20)}.bytes(), per) != 0 {
-					t.Error("full")
+				ret, err := k.prog.Run(&ebpf.RunOptions{Data: rec{frame: frame(c*rounds+i, 20)}.bytes(), Repeat: per})
+				if ret != 0 || err != nil {
+					t.Error("full", ret, err)
 				}
 			}
 		})
