@@ -45,7 +45,7 @@ func newNIC() *fakeNIC {
 		c: ethtool.Channels{Other: 1, Combined: 8}, maxC: ethtool.Channels{Other: 1, Combined: 16},
 		g:    ethtool.Rings{RX: 512, TX: 512},
 		maxG: ethtool.Rings{RX: 8192, TX: 8192},
-		rss:  ethtool.RSS{Function: ethtool.XOR, Key: bytes.Repeat([]byte{0xa5, 1}, 20), Indirection: make([]uint32, 128)},
+		rss:  ethtool.RSS{Function: ethtool.XOR, Key: bytes.Repeat([]byte{0xa5, 1}, 20), Indirection: make([]uint32, 32)},
 		fields: map[ethtool.FlowType]uint64{
 			ethtool.TCP4: 0xf0, ethtool.UDP4: 0x30, ethtool.TCP6: 0xf0, ethtool.UDP6: 0x30,
 		},

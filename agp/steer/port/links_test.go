@@ -60,7 +60,9 @@ func TestStack(t *testing.T) {
 	inNetns(t)
 	l := addVeth(t, "a", "b", 1)
 	br := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br"}}
-	require.NoError(t, netlink.LinkAdd(br))
+	if err := netlink.LinkAdd(br); err != nil {
+		t.Skipf("no bridges here: %v", err)
+	}
 	require.NoError(t, netlink.LinkSetMaster(l, br))
 	m := &netlink.Macvlan{LinkAttrs: netlink.LinkAttrs{Name: "m", ParentIndex: br.Index}, Mode: netlink.MACVLAN_MODE_BRIDGE}
 	if err := netlink.LinkAdd(m); err != nil {

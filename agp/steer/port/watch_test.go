@@ -61,9 +61,13 @@ func TestWatchVeth(t *testing.T) {
 
 	// A bridge says of its ports that they are deleted when they leave it.
 	br := &vnetlink.Bridge{LinkAttrs: vnetlink.LinkAttrs{Name: "br"}}
-	require.NoError(t, vnetlink.LinkAdd(br))
-	require.NoError(t, vnetlink.LinkSetMaster(l, br))
-	require.NoError(t, vnetlink.LinkSetNoMaster(l))
+	if err := vnetlink.LinkAdd(br); errors.Is(err, unix.EOPNOTSUPP) {
+		t.Log("no bridges here")
+	} else {
+		require.NoError(t, err)
+		require.NoError(t, vnetlink.LinkSetMaster(l, br))
+		require.NoError(t, vnetlink.LinkSetNoMaster(l))
+	}
 
 	require.NoError(t, vnetlink.LinkDel(l))
 	for {
