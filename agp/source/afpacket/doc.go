@@ -22,8 +22,9 @@
 // hardware took out of a frame is put back. Frames that the kernel coalesced have their
 // SegmentSize (PACKET_VNET_HDR).
 //
-// Counted drops: kernel_drop (a ring was full; the kernel counts a coalesced frame once, so
-// that this is a lower bound of frames on the wire), duplicate and malformed (frames on the wire).
+// Counted drops: kernel_drop (a ring was full, or a coalesced frame is neither TCP nor UDP; the
+// kernel counts a coalesced frame once, so that this is a lower bound of frames on the wire),
+// duplicate and malformed (frames on the wire).
 //
 // An interface that is down is waited for. One that was removed, or moved to another
 // namespace, ends the input with ErrGone.
