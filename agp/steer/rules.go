@@ -97,17 +97,13 @@ func canonical(p netip.Prefix) (netip.Prefix, error) {
 // If one rule is bad, or there are too many, nothing changes. If the kernel refuses in
 // the middle, some rules are in force; the error says how many were not tried.
 func (d *Datapath) Add(rules []Rule) error {
-	values := make(map[netip.Prefix]bpf.Rule, len(rules))
-	order := make([]netip.Prefix, 0, len(rules))
-	for _, r := range rules {
-		p, v, err := r.encode()
-		if err != nil {
+	encoded := make([]bpf.Rule, len(rules))
+	at := make([]netip.Prefix, len(rules))
+	for i, r := range rules {
+		var err error
+		if at[i], encoded[i], err = r.encode(); err != nil {
 			return err
 		}
-		if _, again := values[p]; !again {
-			order = append(order, p)
-		}
-		values[p] = v
 	}
 
 	d.mu.Lock()
@@ -117,14 +113,17 @@ func (d *Datapath) Add(rules []Rule) error {
 	}
 	total := d.blocked()
 	var s split
-	for _, p := range order {
+	for i, p := range at {
 		if !d.has(p) {
 			total++
 		}
-		s.add(p, values[p])
+		s.add(p, encoded[i]) // of a repeated prefix the last one stays
 	}
 	if total > d.cfg.MaxBlocked {
-		return fmt.Errorf("%w: %d rules, at most %d", ErrFull, total, d.cfg.MaxBlocked)
+		// Repeated prefixes have been counted more than once.
+		if total = d.blocked() + d.missing(at); total > d.cfg.MaxBlocked {
+			return fmt.Errorf("%w: %d rules, at most %d", ErrFull, total, d.cfg.MaxBlocked)
+		}
 	}
 	if err := d.setLists(d.lists | s.lists()); err != nil {
 		return err
@@ -244,6 +243,17 @@ func (d *Datapath) has(p netip.Prefix) bool {
 		_, ok = d.hosts6[p.Addr().As16()]
 	}
 	return ok
+}
+
+// missing returns how many different prefixes have no rule yet.
+func (d *Datapath) missing(prefixes []netip.Prefix) int {
+	seen := make(map[netip.Prefix]struct{})
+	for _, p := range prefixes {
+		if !d.has(p) {
+			seen[p] = struct{}{}
+		}
+	}
+	return len(seen)
 }
 
 // filled returns which lists have entries.

@@ -34,6 +34,9 @@ func TestAFullBlockListChangesNothing(t *testing.T) {
 	require.ErrorIs(t, d.Add([]Rule{block("192.0.2.3/32")}), ErrFull)
 	require.ErrorIs(t, d.Add([]Rule{block("2001:db8::/32")}), ErrFull)
 	require.NoError(t, d.Add([]Rule{block("192.0.2.1/32")}), "replacing is possible")
+	again := []Rule{block("192.0.2.1/32"), block("192.0.2.2/32"), block("192.0.2.2/32")}
+	require.NoError(t, d.Clear())
+	require.NoError(t, d.Add(again), "repeated ones count once")
 	require.Equal(t, 2, d.Blocked())
 	require.EqualValues(t, tcNext, run(t, d, ingress, udp(t, "192.0.2.3:1", "198.51.100.1:2")))
 }
@@ -83,7 +86,10 @@ func million(n int) []Rule {
 
 func TestAMillionAddressesAreLoadedWithinTenSeconds(t *testing.T) {
 	d := load(t, Config{MaxBlocked: 1 << 20})
-	const n = 1_000_000
+	n := 1_000_000
+	if raceEnabled {
+		n /= 10 // the detector costs more than the maps; "make test" also runs this package without it
+	}
 	rules := million(n)
 	start := time.Now()
 	require.NoError(t, d.Add(rules))
@@ -91,7 +97,7 @@ func TestAMillionAddressesAreLoadedWithinTenSeconds(t *testing.T) {
 	t.Logf("%d addresses in %.2f s", n, took.Seconds())
 	require.Less(t, took, 10*time.Second)
 	require.Equal(t, n, d.Blocked())
-	require.EqualValues(t, tcShot, run(t, d, ingress, udp(t, "10.0.0.0:1", "198.51.100.1:2")))
+	require.EqualValues(t, tcShot, run(t, d, ingress, udp(t, "10.0.0.1:1", "198.51.100.1:2")))
 	require.EqualValues(t, tcNext, run(t, d, ingress, udp(t, "11.0.0.0:1", "198.51.100.1:2")))
 	start = time.Now()
 	require.NoError(t, d.Clear())

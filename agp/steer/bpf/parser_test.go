@@ -104,7 +104,6 @@ func (r *result) addr(b [16]byte) netip.Addr {
 // one of them understands must be what is documented.
 func (p *parser) compare(t testing.TB, frame []byte) (both bool) {
 	t.Helper()
-	known := true // the kind of link layer is one that the C parser reads
 	typ, off := binary.BigEndian.Uint16(frame[12:]), 14
 	for range 2 {
 		switch typ {
@@ -117,9 +116,8 @@ func (p *parser) compare(t testing.TB, frame []byte) (both bool) {
 			off += 4
 		}
 	}
-	known = typ == 0x0800 || typ == 0x86dd
 	r := p.ether(t, frame)
-	if !known {
+	if typ != 0x0800 && typ != 0x86dd {
 		require.EqualValues(t, ethertype, r.Result, "%x", frame)
 		return false
 	}
@@ -361,12 +359,11 @@ func TestEveryCaseOfTheParser(t *testing.T) {
 		return append([]byte{next, units}, make([]byte, int(units+1)*8-2)...)
 	}
 	frag6 := func(next byte, off uint16) []byte { return []byte{next, 0, byte(off >> 8), byte(off), 0, 0, 0, 9} }
-	tooDeep, deepest := ports(20), ports(20)
-	next := byte(6)
+	deepest, next := ports(20), byte(6)
 	for range 8 {
 		deepest, next = append(ext(next, 0), deepest...), 60
 	}
-	tooDeep = append(ext(60, 0), deepest...)
+	tooDeep := append(ext(60, 0), deepest...)
 
 	p := newParser(t)
 	for _, c := range []struct {

@@ -204,9 +204,15 @@ GLOBAL int agp_judge(const struct agp_pkt *p, __u32 egress, __u32 frames)
 	return AGP_COUNTS;
 }
 
-INLINE int in_ports(const struct agp_class *c, __u16 port)
+/* Without branches, so that the loop over the classes has one path: 1 if x, below 2^31, is 0. */
+INLINE __u32 is_zero(__u32 x)
 {
-	return port >= c->port_min && port <= c->port_max;
+	return (x - 1) >> 31;
+}
+
+INLINE __u32 in_ports(const struct agp_class *c, __u32 port)
+{
+	return ~((port - c->port_min) | (c->port_max - port)) >> 31;
 }
 
 /* agp_route returns AGP_TO_ENGINE or why a frame is not for the engine. divert says which way
@@ -232,28 +238,23 @@ GLOBAL int agp_route(const struct agp_pkt *p, __u32 parsed, __u32 hash, __u32 di
 		if (divert || policy->ip_only)
 			return AGP_NOT_IP;
 	} else if (policy->classes) {
-		__u16 sport = bpf_ntohs(p->sport), dport = bpf_ntohs(p->dport);
-		int engine = 0, kernel = 0;
+		__u32 sport = bpf_ntohs(p->sport), dport = bpf_ntohs(p->dport);
+		__u32 fragment = p->flags & AGP_PKT_FRAGMENT ? 1 : 0;
+		__u32 ports = p->flags & AGP_PKT_PORTS ? 1 : 0;
+		__u32 engine = 0, kernel = 0;
 
 		for (i = 0; i < AGP_CLASSES; i++) {
 			const struct agp_class *c = &policy->class[i];
-			int match = 1;
+			__u32 to_engine = c->engine & 1, match;
 
 			if (i >= policy->classes)
 				break;
-			if (c->protocol && c->protocol != p->protocol)
-				continue;
-			if (c->port_max) {
-				if (p->flags & AGP_PKT_FRAGMENT)
-					match = c->engine != divert;
-				else
-					match = (p->flags & AGP_PKT_PORTS) &&
-						(in_ports(c, sport) || in_ports(c, dport));
-			}
-			if (c->engine)
-				engine |= match;
-			else
-				kernel |= match;
+			match = ports & (in_ports(c, sport) | in_ports(c, dport));
+			match = (match & ~fragment) | (fragment & (to_engine ^ divert));
+			match |= is_zero(c->port_max);
+			match &= is_zero(c->protocol) | is_zero(c->protocol ^ p->protocol);
+			engine |= match & to_engine;
+			kernel |= match & ~to_engine;
 		}
 		if (kernel)
 			return AGP_KERNEL_CLASS;
