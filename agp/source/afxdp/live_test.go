@@ -439,6 +439,20 @@ func TestSocketLeavesTheMapBeforeItIsClosed(t *testing.T) {
 	require.Equal(t, want, host.next())
 }
 
+func TestMapThatWasClosedFirst(t *testing.T) {
+	namespace(t)
+	veth(t, "in0", "out0", 1, 1500)
+	m := newMap(t, 1)
+	redirect(t, "in0", m, program{})
+	s := open(t, Config{Port: Port{Interface: "in0", Map: m}})
+	require.NoError(t, m.Close())
+	require.NoError(t, s.Close())
+	host, out := newListener(t, "in0"), newSender(t, "out0")
+	want := testFrame(1, 100)
+	out.send(want)
+	require.Equal(t, want, host.next(), "the slot is empty all the same")
+}
+
 func TestTwoSourcesOnOneQueueIsErrBusy(t *testing.T) {
 	namespace(t)
 	veth(t, "in0", "out0", 1, 1500)

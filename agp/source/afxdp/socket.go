@@ -267,13 +267,14 @@ func (k *socket) enter(perQueue, index int) error {
 	}
 }
 
-// leave takes k out of the map.
+// leave takes k out of the map. If the map was closed before, the kernel does so when
+// the socket is.
 func (k *socket) leave() error {
 	if !k.inMap {
 		return nil
 	}
 	k.inMap = false
-	if err := k.q.p.Map.Delete(k.slot); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+	if err := k.q.p.Map.Delete(k.slot); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) && !errors.Is(err, unix.EBADF) {
 		return k.q.errorf("slot %d of the map: %w", k.slot, err)
 	}
 	return nil
