@@ -25,7 +25,7 @@ const maxPending = 8192
 type emitter struct {
 	mode     string
 	every    uint64
-	lossless bool // without a rate limit a file source waits for the plugin instead of losing events
+	lossless bool // without a rate limit a file source waits for the plugin instead of losing events; guarded by mu
 	now      func() time.Time
 	finding  func(*telemetry.Output) bool // whether a behaviour is worth an alert; set before the pipeline runs
 
@@ -142,6 +142,13 @@ func (e *emitter) take() ([]*agppb.FlowRecord, []*agppb.Alert) {
 	e.records, e.alerts = nil, nil
 	e.room.Broadcast()
 	return r, a
+}
+
+// draining makes a live source lossless too: no traffic waits any more for what is flushed.
+func (e *emitter) draining() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.lossless = e.recordRate.rate == 0
 }
 
 // close releases a waiting pipeline: nobody will call take any more.

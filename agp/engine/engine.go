@@ -262,6 +262,7 @@ func (s *server) run(ctx context.Context, conf *agppb.Configure) (err error) {
 		case cmd := <-s.commands:
 			switch c := cmd.GetCommand().(type) {
 			case *agppb.Command_Drain:
+				s.emitter.draining()
 				drain()
 				// An engine that is ended before it has drained is judged by its last one.
 				snapshots.Reset(min(interval, drainInterval))

@@ -47,7 +47,6 @@ func TestFrameThatPassesSeveralHooksCountsOnce(t *testing.T) {
 			sniffer, err := far.Sniff("q0", path)
 			require.NoError(t, err)
 			conf := config(t, "mirror", c.hooks...)
-			conf.Source.Live.RingBytes = 32 << 20
 			e := start(t, host, conf)
 
 			for _, portions := range [][2]int{{200_000, 10}, {10, 200_000}, {100, 100}} {

@@ -98,7 +98,6 @@ func TestMirrorCountsFramesOnTheWire(t *testing.T) {
 			require.NoError(t, err)
 			conf := config(t, "mirror", "h0")
 			conf.Source.Live.Xdp = c.xdp
-			conf.Source.Live.RingBytes = 32 << 20
 			e := start(t, l.host, conf)
 			l.exchange(t)
 			quiet(t, sniffer)

@@ -6,12 +6,14 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
 )
 
 // Objects are the BPF objects of the whole machine.
@@ -21,7 +23,18 @@ type Objects struct {
 }
 
 // BPF lists the objects. Objects that go meanwhile are left out.
-func BPF() (Objects, error) {
+func BPF() (o Objects, err error) {
+	for range 20 {
+		// A link that is just going cannot be opened, which ends the list.
+		if o, err = list(); !errors.Is(err, unix.EAGAIN) {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return o, err
+}
+
+func list() (Objects, error) {
 	o := Objects{programs: map[string]bool{}, maps: map[string]bool{}, links: map[string]bool{}}
 	for id, err := ebpf.ProgramGetNextID(0); ; id, err = ebpf.ProgramGetNextID(id) {
 		if errors.Is(err, os.ErrNotExist) {
@@ -121,8 +134,76 @@ func Gone(before Objects, within time.Duration) (left []string, err error) {
 		if err != nil {
 			return nil, err
 		}
-		if left = now.Since(before); len(left) == 0 || time.Now().After(deadline) {
+		if left = now.Since(before); len(left) > 0 {
+			held := heldByOthers()
+			left = slices.DeleteFunc(left, func(name string) bool { return held[handle(name)] })
+		}
+		if len(left) == 0 || time.Now().After(deadline) {
 			return left, nil
 		}
 	}
+}
+
+// handle is the first two words of an object's name: its kind and number.
+func handle(name string) string {
+	f := strings.Fields(name)
+	return strings.Join(f[:min(2, len(f))], " ")
+}
+
+// heldByOthers are the objects that processes hold which neither are of this test nor
+// have lost their parent: another test that runs at the same time.
+func heldByOthers() map[string]bool {
+	held := map[string]bool{}
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range dirs {
+		pid, err := strconv.Atoi(filepath.Base(dir))
+		if err != nil || ours(pid) {
+			continue
+		}
+		fds, _ := filepath.Glob(dir + "/fd/*")
+		for _, fd := range fds {
+			if to, err := os.Readlink(fd); err != nil || !strings.Contains(to, "bpf") {
+				continue
+			}
+			text, err := os.ReadFile(filepath.Join(dir, "fdinfo", filepath.Base(fd)))
+			if err != nil {
+				continue
+			}
+			for line := range strings.Lines(string(text)) {
+				for label, kind := range map[string]string{"prog_id:": "program", "map_id:": "map", "link_id:": "link"} {
+					if id, ok := strings.CutPrefix(line, label); ok {
+						held[kind+" "+strings.TrimSpace(id)] = true
+					}
+				}
+			}
+		}
+	}
+	return held
+}
+
+// ours says whether a process is this one, a descendant or an orphan.
+func ours(pid int) bool {
+	first := true
+	for pid > 1 {
+		if pid == os.Getpid() {
+			return true
+		}
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			return false
+		}
+		_, rest, _ := strings.Cut(string(b), ") ")
+		f := strings.Fields(rest)
+		if len(f) < 2 {
+			return false
+		}
+		if pid, err = strconv.Atoi(f[1]); err != nil {
+			return false
+		}
+		if first && pid == 1 {
+			return true
+		}
+		first = false
+	}
+	return false
 }
