@@ -94,8 +94,8 @@ func openCapture(s *agppb.Source, label string, log Log) (*capture, error) {
 	return c, nil
 }
 
-// take opens a port and sets it up.
-func (c *capture) take(name string, l *agppb.Live, s port.Settings) (*port.Port, error) {
+// take opens a port and sets it up; s is then what was possible.
+func (c *capture) take(name string, l *agppb.Live, s *port.Settings) (*port.Port, error) {
 	p, err := port.Open(name, port.Options{StateDir: l.GetStateDir()})
 	if err != nil {
 		return nil, err
@@ -112,11 +112,11 @@ func (c *capture) take(name string, l *agppb.Live, s port.Settings) (*port.Port,
 		c.log(agppb.Log_WARN, "%s: %d filters of an earlier engine removed", name, n)
 	}
 	s.Promiscuous = l.GetPromiscuous()
-	err = p.Apply(s)
+	err = p.Apply(*s)
 	if errors.Is(err, port.ErrNotSupported) && s.RSSKey != nil {
 		c.log(agppb.Log_WARN, "%v; flows are spread by the engine alone", err)
 		s.RSSKey = nil
-		err = p.Apply(s)
+		err = p.Apply(*s)
 	}
 	return p, err
 }
@@ -135,7 +135,7 @@ func (c *capture) load(l *agppb.Live, cfg steer.Config) (*steer.Datapath, error)
 func (c *capture) mirror(l *agppb.Live, policy steer.Policy) error {
 	names := l.GetInterfaces()
 	for _, name := range names {
-		if _, err := c.take(name, l, port.Settings{}); err != nil {
+		if _, err := c.take(name, l, &port.Settings{}); err != nil {
 			return err
 		}
 	}
@@ -209,13 +209,18 @@ func (c *capture) divert(l *agppb.Live, policy steer.Policy) error {
 	if l.GetPeer() != "" {
 		names = append(names, l.GetPeer())
 	}
+	modes := map[string][]steer.Mode{"native": {steer.Native}, "generic": {steer.Generic}}[l.GetXdpMode()]
+	if modes == nil {
+		modes = []steer.Mode{steer.Native, steer.Generic}
+	}
 	var ends []*afxdp.Port
+	var how []string
 	for _, name := range names {
 		s := port.Settings{Channels: int(l.GetChannels()), RXRing: int(l.GetRingEntries())}
 		if l.GetRss() {
 			s.RSSKey = symmetricKey
 		}
-		p, err := c.take(name, l, s)
+		p, err := c.take(name, l, &s)
 		if err != nil {
 			return err
 		}
@@ -227,6 +232,18 @@ func (c *capture) divert(l *agppb.Live, policy steer.Policy) error {
 		if err != nil {
 			return err
 		}
+		// Before the sockets: whether they can have zero copy depends on the program. Until
+		// they are there, frames pass.
+		m, err := d.AttachDivert(p.IfIndex(), modes)
+		if err != nil {
+			return err
+		}
+		if m == steer.Generic {
+			if err := wireFrames(p, s); err != nil {
+				return err
+			}
+		}
+		how = append(how, "xdp "+m.String())
 		ends = append(ends, &afxdp.Port{Interface: name, IfIndex: p.IfIndex(), Map: d.Sockets()})
 	}
 	cfg := afxdp.Config{
@@ -243,18 +260,6 @@ func (c *capture) divert(l *agppb.Live, policy steer.Policy) error {
 		return err
 	}
 	c.src = src
-	modes := map[string][]steer.Mode{"native": {steer.Native}, "generic": {steer.Generic}}[l.GetXdpMode()]
-	if modes == nil {
-		modes = []steer.Mode{steer.Native, steer.Generic}
-	}
-	how := make([]string, len(names), len(names)+1)
-	for i, d := range c.paths {
-		m, err := d.AttachDivert(ends[i].IfIndex, modes)
-		if err != nil {
-			return err
-		}
-		how[i] = "xdp " + m.String()
-	}
 	for _, s := range src.Status() {
 		if mode := "AF_XDP " + s.Mode.String(); !slices.Contains(how, mode) {
 			how = append(how, mode)
@@ -262,6 +267,22 @@ func (c *capture) divert(l *agppb.Live, policy steer.Policy) error {
 	}
 	c.what = fmt.Sprintf("divert %s (%s)", strings.Join(names, ", "), strings.Join(how, ", "))
 	return nil
+}
+
+// wireFrames switches off what would give generic XDP other frames than were on the wire:
+// AF_XDP does not tell that a frame is several, or that a tag was taken out.
+func wireFrames(p *port.Port, s port.Settings) error {
+	info, err := p.Info()
+	if err != nil {
+		return err
+	}
+	s.Features = map[string]bool{}
+	for _, name := range []string{"rx-gro", "rx-gro-hw", "rx-gro-list", "rx-udp-gro-forwarding", "rx-lro", "rx-vlan-hw-parse"} {
+		if f, ok := info.Features[name]; ok && f.Active && !f.Fixed {
+			s.Features[name] = false
+		}
+	}
+	return p.Apply(s)
 }
 
 // follow watches the interfaces: one that goes ends the source.

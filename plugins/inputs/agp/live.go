@@ -167,10 +167,8 @@ const defaultWindow = time.Minute
 // takeBackLimit is what undoing may take: it is a few system calls.
 const takeBackLimit = 1500 * time.Millisecond
 
-// changesPorts says that the engine changes settings of a port that would outlive it.
-func (a *AGP) changesPorts() bool {
-	return a.Source == sourceDivert && (a.Live.RSS || a.Live.Channels > 0 || a.Live.RingEntries > 0)
-}
+// changesPorts says that the engine can change settings of a port that would outlive it.
+func (a *AGP) changesPorts() bool { return a.Source == sourceDivert }
 
 // takeBack undoes what an engine that crashed has left changed at a port. An engine that
 // ended in order has done so itself, and then there is nothing to do.
