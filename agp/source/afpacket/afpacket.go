@@ -188,13 +188,16 @@ func (s *Source) check() {
 // poll fills the batch with the oldest frames of all rings.
 func (s *Source) poll(b *source.Batch, now int64) int {
 	n, taken, frames, behind := 0, 0, b.Frames[:cap(b.Frames)], false
+	for i := range s.rings {
+		s.rings[i].look(now)
+	}
 	for n < len(frames) && taken < maxSkip*len(frames) {
 		var first *ring
 		quiet := false
 		for i := range s.rings {
 			r := &s.rings[i]
 			switch {
-			case !r.ready(now):
+			case !r.ready():
 				quiet = true
 			case first == nil || r.time < first.time:
 				first = r
@@ -204,7 +207,7 @@ func (s *Source) poll(b *source.Batch, now int64) int {
 			break
 		}
 		behind = first.behind()
-		if quiet && !behind && now-first.seenAt < hold {
+		if quiet && !behind && now-first.seen[first.next] < hold {
 			break
 		}
 		if s.deliver(first, &frames[n], b) {

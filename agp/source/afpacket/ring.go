@@ -42,16 +42,17 @@ type ring struct {
 	fd    int
 	mem   []byte
 	size  int // of a block
-	next  int // block that the kernel hands over next
+	next  int // block to read, or that is read
 	iface uint32
 	link  packet.LinkType
 
-	block  []byte // that is read, nil if there is none
-	left   uint32 // frames in it that are not read
-	off    int    // of the next one
-	time   int64  // of the next one
-	seenAt int64  // monotonic time at which the block was first seen
-	drops  uint64 // counted by the kernel
+	seen  []int64 // monotonic time at which each block was seen to be handed over
+	ahead int     // blocks from next on that were
+	block []byte  // that is read, nil if there is none
+	left  uint32  // frames in it that are not read
+	off   int     // of the next one
+	time  int64   // of the next one
+	drops uint64  // counted by the kernel
 
 }
 
@@ -66,23 +67,34 @@ func (r *ring) handed(block int) bool {
 	return atomic.LoadUint32(r.status(block))&unix.TP_STATUS_USER != 0
 }
 
-// ready reports whether there is a frame.
-func (r *ring) ready(now int64) bool {
+// look notes which blocks the kernel has handed over.
+func (r *ring) look(now int64) {
+	for r.ahead < r.blocks() {
+		i := (r.next + r.ahead) % r.blocks()
+		if !r.handed(i) {
+			return
+		}
+		r.seen[i] = now
+		r.ahead++
+	}
+}
+
+// ready reports whether there is a frame in the blocks that look has seen.
+func (r *ring) ready() bool {
 	for r.block == nil {
-		if !r.handed(r.next) {
+		if r.ahead == 0 {
 			return false
 		}
 		r.block = r.mem[r.next*r.size : (r.next+1)*r.size : (r.next+1)*r.size]
 		r.left = binary.NativeEndian.Uint32(r.block[blockFrames:])
 		r.off = int(binary.NativeEndian.Uint32(r.block[blockFirst:]))
-		r.seenAt = now
 		r.stamp()
 	}
 	return true
 }
 
 // behind reports whether at least half of the ring waits to be read.
-func (r *ring) behind() bool { return r.handed((r.next + r.blocks()/2) % r.blocks()) }
+func (r *ring) behind() bool { return r.ahead > r.blocks()/2 }
 
 // stamp reads the time of the frame at off, or gives the block back if it has no more.
 func (r *ring) stamp() {
@@ -101,6 +113,7 @@ func (r *ring) release() {
 	r.block = nil
 	atomic.StoreUint32(r.status(r.next), unix.TP_STATUS_KERNEL)
 	r.next = (r.next + 1) % r.blocks()
+	r.ahead--
 }
 
 // info is what a block says of a frame.

@@ -47,7 +47,7 @@ func newFakeRing(blocks int) *fakeRing {
 }
 
 func (f *fakeRing) ring() ring {
-	return ring{fd: -1, mem: f.mem, size: fakeBlock, link: packet.LinkEthernet}
+	return ring{fd: -1, mem: f.mem, size: fakeBlock, link: packet.LinkEthernet, seen: make([]int64, len(f.mem)/fakeBlock)}
 }
 
 func (f *fakeRing) status() *uint32 {
@@ -186,6 +186,25 @@ func TestHalfFullRingDoesNotWait(t *testing.T) {
 	require.Equal(t, before, clock.ns)
 }
 
+// TestBacklogIsHeldOnce: blocks that were handed over together wait together for a quiet ring.
+func TestBacklogIsHeldOnce(t *testing.T) {
+	s, rings, clock := openFake(2, 64, Config{})
+	f, written := frame(1, 1, 200, 0), 0
+	for ; rings[0].block < 20; written++ {
+		require.True(t, rings[0].write(int64(written), f, 300, 0))
+	}
+	rings[0].retire()
+	before := clock.ns
+	var b source.Batch
+	for got := 0; got < written; {
+		n, err := s.Next(&b)
+		require.NoError(t, err)
+		got += n
+		require.Less(t, clock.ns-before, hold+5e6)
+	}
+	require.GreaterOrEqual(t, clock.ns-before, hold)
+}
+
 // TestMalformedBlocksAreCounted: frames of a block that contradicts itself, and the next block is read.
 func TestMalformedBlocksAreCounted(t *testing.T) {
 	ne := binary.NativeEndian
@@ -305,7 +324,7 @@ func BenchmarkRead(b *testing.B) {
 						for j := range full {
 							atomic.StoreUint32(r.status(j), unix.TP_STATUS_USER)
 						}
-						r.next, r.block = 0, nil
+						r.next, r.ahead, r.block = 0, 0, nil
 					}
 					s.newest = 0
 				}

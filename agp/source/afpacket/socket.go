@@ -115,7 +115,7 @@ func (r *ring) setup(d *device, bytes int, promiscuous bool) error {
 	if err != nil {
 		return os.NewSyscallError("mmap", err)
 	}
-	r.mem, r.size = mem, blockSize
+	r.mem, r.size, r.seen = mem, blockSize, make([]int64, blocks)
 	if err := unix.Bind(r.fd, &unix.SockaddrLinklayer{Protocol: htons(unix.ETH_P_ALL), Ifindex: d.index}); err != nil {
 		if err == unix.ENODEV {
 			return ErrNoInterface
