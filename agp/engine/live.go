@@ -148,7 +148,8 @@ func (c *capture) mirror(l *agppb.Live, policy steer.Policy) error {
 		c.paths, c.counters = nil, nil
 		c.what = "AF_PACKET " + strings.Join(names, ", ")
 		c.src, err = afpacket.Open(afpacket.Config{
-			Interfaces: names, SnapLen: int(l.GetSnapLen()), Promiscuous: l.GetPromiscuous(), Duplicates: true, Clock: c.clock,
+			Interfaces: names, SnapLen: int(l.GetSnapLen()), Promiscuous: l.GetPromiscuous(), Clock: c.clock,
+			Duplicates: severalHooks(names),
 		})
 		return err
 	}
@@ -165,7 +166,6 @@ func (c *capture) attachMirror(l *agppb.Live, policy steer.Policy) (how string, 
 		return "", err
 	}
 	links := map[int]mirror.Link{}
-	loopback := false
 	for i, name := range l.GetInterfaces() {
 		hardware, err := hardwareType(name)
 		if err != nil {
@@ -175,14 +175,13 @@ func (c *capture) attachMirror(l *agppb.Live, policy steer.Policy) (how string, 
 		if err != nil {
 			return "", fmt.Errorf("%s: %w", name, err)
 		}
-		loopback = loopback || hardware == unix.ARPHRD_LOOPBACK
 		links[c.ports[i].IfIndex()] = mirror.Link{Interface: uint32(i), Type: t}
 	}
 	// The reader is there before the first frame.
 	c.src, err = mirror.Open(mirror.Config{
 		Rings: d.Rings(), SnapLen: int(l.GetSnapLen()), Clock: c.clock,
 		Links:      func(ifindex int) (mirror.Link, bool) { link, ok := links[ifindex]; return link, ok },
-		Duplicates: len(links) > 1 || loopback,
+		Duplicates: severalHooks(l.GetInterfaces()),
 		Dropped: func() map[string]uint64 {
 			if n := c.read(0).RingFull.Frames; n > 0 {
 				return map[string]uint64{"ring_full": n}
@@ -559,6 +558,15 @@ func hardwareType(name string) (uint16, error) {
 		return 0, fmt.Errorf("%s: %w", name, err)
 	}
 	return req.Uint16(), nil
+}
+
+// severalHooks says that a frame can be seen more than once: at two interfaces, or where
+// what is sent is received again.
+func severalHooks(names []string) bool {
+	return len(names) > 1 || slices.ContainsFunc(names, func(name string) bool {
+		t, err := hardwareType(name)
+		return err == nil && t == unix.ARPHRD_LOOPBACK
+	})
 }
 
 // receiveQueues returns how many receive queues an interface has.
