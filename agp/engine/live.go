@@ -140,23 +140,38 @@ func (c *capture) mirror(l *agppb.Live, policy steer.Policy) error {
 		}
 	}
 	how, err := c.attachMirror(l, policy)
-	if errors.Is(err, steer.ErrUnsupported) {
-		c.log(agppb.Log_WARN, "%v; capturing by AF_PACKET, without steering", err)
-		for _, d := range c.paths {
-			err = errors.Join(err, d.Close())
-		}
-		c.paths, c.counters = nil, nil
-		c.what = "AF_PACKET " + strings.Join(names, ", ")
-		c.src, err = afpacket.Open(afpacket.Config{
-			Interfaces: names, SnapLen: int(l.GetSnapLen()), Promiscuous: l.GetPromiscuous(), Clock: c.clock,
-			Duplicates: severalHooks(names),
-		})
-		return err
+	if errors.Is(err, steer.ErrUnsupported) || errors.Is(err, steer.ErrPermission) {
+		return c.withoutBPF(l, err)
 	}
 	if err != nil {
 		return err
 	}
 	c.what = fmt.Sprintf("mirror %s (%s)", strings.Join(names, ", "), how)
+	return nil
+}
+
+// withoutBPF mirrors by packet sockets, which need less of the kernel and one capability.
+func (c *capture) withoutBPF(l *agppb.Live, why error) error {
+	for _, d := range c.paths {
+		if err := d.Close(); err != nil {
+			return errors.Join(why, err)
+		}
+	}
+	c.paths, c.counters = nil, nil
+	names := l.GetInterfaces()
+	src, err := afpacket.Open(afpacket.Config{
+		Interfaces: names, SnapLen: int(l.GetSnapLen()), Promiscuous: l.GetPromiscuous(), Clock: c.clock,
+		Duplicates: severalHooks(names),
+	})
+	if err != nil {
+		return fmt.Errorf("%w; nor by AF_PACKET: %w", why, err)
+	}
+	if c.src != nil { // of rings that nothing fills
+		why = errors.Join(why, c.src.Close())
+	}
+	c.src = src
+	c.log(agppb.Log_WARN, "%v; capturing by AF_PACKET, without steering and block list", why)
+	c.what = fmt.Sprintf("mirror %s (AF_PACKET)", strings.Join(names, ", "))
 	return nil
 }
 

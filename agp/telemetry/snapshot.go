@@ -98,7 +98,7 @@ type QueueRow struct {
 }
 
 // SteeringRow is what happened to the traffic of one interface on its way to one
-// target: "engine", "kernel", "blocked", "rate_limited", "would_block", ...
+// target: "to_engine", "kernel_class", "blocked", "rate_limited", "would_block", ...
 type SteeringRow struct {
 	Interface string
 	Target    string
