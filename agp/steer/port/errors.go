@@ -7,8 +7,8 @@ import (
 	"github.com/agp-net/telegraf-agp/agp/steer/ethtool"
 )
 
-// Errors of this package, matched with errors.Is. The two of ethtool have their own
-// name here, so that callers need not know where they came from.
+// Errors of this package, matched with errors.Is. Those of ethtool have a name here
+// too, so that callers need not know where they came from.
 var (
 	ErrNoInterface  = ethtool.ErrNoDevice
 	ErrNotSupported = ethtool.ErrNotSupported
@@ -20,6 +20,9 @@ var (
 	ErrNotRestored  = errors.New("not as before")
 	ErrClosed       = errors.New("port is closed")
 )
+
+// PermissionError names the capability that the process lacks. It is ErrPermission.
+type PermissionError = ethtool.PermissionError
 
 // BusyError says who holds a port. It is ErrBusy.
 type BusyError struct {

@@ -17,12 +17,10 @@ import (
 // refuses what the kernel refuses, and has the habits of real drivers.
 type fakeNIC struct {
 	// Habits.
-	roundsRings  bool // to powers of two
-	resetsTable  bool // and key, when the number of queues changes
-	dropsRules   bool // when the number of queues changes
-	separate     bool // queues that only receive instead of combined ones
-	noDefault    bool // cannot take the table back
-	clearedRules int
+	roundsRings bool // to powers of two
+	resetsTable bool // and key, when the number of queues changes
+	dropsRules  bool // when the number of queues changes
+	noDefault   bool // cannot take the table back
 
 	c, maxC    ethtool.Channels
 	g, maxG    ethtool.Rings
@@ -201,7 +199,6 @@ func (n *fakeNIC) SetFeature(name string, on bool) error {
 	return n.set(func() error {
 		n.features[name] = ethtool.Feature{Active: on, Wanted: on}
 		if name == ntupleRules && !on {
-			n.clearedRules += len(n.rules)
 			clear(n.rules)
 		}
 		return nil

@@ -136,7 +136,7 @@ func (k *linux) link(l netlink.Link, what string, err error) (link, error) {
 	if drv, err := d.Driver(); err == nil {
 		out.Driver, out.Bus = drv.Name, strings.TrimSpace(drv.Bus)
 	}
-	if out.Bus == "N/A" || out.Bus == "tap" {
+	if out.Bus == "N/A" {
 		out.Bus = ""
 	}
 	if mac, err := d.PermanentAddress(); err == nil {
@@ -165,7 +165,7 @@ func promiscError(l link, err error) error {
 	op := l.Name + ": promiscuous mode"
 	switch err {
 	case unix.EPERM, unix.EACCES:
-		return &ethtool.PermissionError{Op: op, Capability: "CAP_NET_RAW"}
+		return &PermissionError{Op: op, Capability: "CAP_NET_RAW"}
 	case unix.ENODEV, unix.ENXIO:
 		return fmt.Errorf("%s: %w", op, ErrNoInterface)
 	}

@@ -507,7 +507,8 @@ func (p *Port) change(c change) error {
 	case was == v, c.p == rings && p.j != nil && p.j.ours(rings, was) && roundedTo(was, v):
 		return nil
 	}
-	if p.j == nil {
+	first := p.j == nil
+	if first {
 		p.j = &journal{
 			Boot: p.k.Boot(), Netns: p.k.Netns(), Link: p.link, LockDir: p.lockDir,
 			Before: maps.Clone(before.state), Ours: map[property][]value{},
@@ -517,7 +518,10 @@ func (p *Port) change(c change) error {
 	p.j.add(c.p, v)
 	p.j.Pending = c.p
 	if err := p.st.write(p.path, p.j); err != nil {
-		return err // nothing has been changed
+		if first {
+			p.j = nil // nothing has been changed
+		}
+		return err
 	}
 	werr := write(p.d, c.p, v)
 	after, err := read(p.d, p.features)

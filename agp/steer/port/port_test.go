@@ -539,6 +539,21 @@ func TestJournalThatCannotBeWrittenForbidsTheChange(t *testing.T) {
 	require.Zero(t, n.calls)
 }
 
+// A disk that takes no journal any more does not keep the port from being put back.
+func TestFullDiskWhileRestoring(t *testing.T) {
+	n := newNIC()
+	before := n.picture()
+	o := options(t)
+	p, err := open(newKernel(n), "eth0", o, nil)
+	require.NoError(t, err)
+	require.NoError(t, p.Apply(everything))
+	require.NoError(t, os.Mkdir(p.path+newSuffix, 0o700)) // no file can be made there
+	_, err = p.Close()
+	require.NoError(t, err)
+	require.Equal(t, before, n.picture())
+	require.Empty(t, journals(t, o.StateDir))
+}
+
 // leave applies settings and ends without a word.
 func leave(t *testing.T, k *fakeKernel, o Options) {
 	t.Helper()

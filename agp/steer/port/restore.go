@@ -112,7 +112,9 @@ func rank(p property, to value) int {
 }
 
 // undo gives the properties that we have changed the value that they have in target.
-// It does what can be done even if some of it fails. save writes the journal.
+// It does what can be done even if some of it fails. save writes the journal; where it
+// cannot (a full disk), the older one on the disk still says what was before, so that
+// is no reason to stop.
 func undo(d device, j *journal, target state, save func() error) (Report, error) {
 	rep := Report{Interface: j.Link.Name}
 	features := j.features()
@@ -158,6 +160,7 @@ func undo(d device, j *journal, target state, save func() error) (Report, error)
 	}
 
 	failed := map[property]error{}
+	var serr error
 	for pass := range maxPasses {
 		for _, p := range todo {
 			now, to := cur.get(p), target.get(p)
@@ -167,9 +170,7 @@ func undo(d device, j *journal, target state, save func() error) (Report, error)
 			}
 			j.Pending = p
 			j.add(p, to)
-			if serr := save(); serr != nil {
-				return rep, errors.Join(err, serr)
-			}
+			serr = errors.Join(serr, save())
 			if !giveBack || d.SetRSS(ethtool.RSSChange{DefaultIndirection: true}) != nil {
 				failed[p] = nil
 				if now != to && !(p == indirection && !fits(target.table(), cur.queues())) {
@@ -206,7 +207,7 @@ func undo(d device, j *journal, target state, save func() error) (Report, error)
 		}
 	}
 	if err != nil {
-		err = fmt.Errorf("%s: %w: %w", j.Link.Name, ErrNotRestored, err)
+		err = fmt.Errorf("%s: %w: %w", j.Link.Name, ErrNotRestored, errors.Join(err, serr))
 	}
 	return rep, err
 }
