@@ -127,6 +127,10 @@ func grouped(list []*recording) [][]*recording {
 	return out
 }
 
+// withKernel are captures that divert leaves to the kernel, as all that its programs
+// do not look into.
+var withKernel = map[string]string{"discord_mid_flow.pcap": "PPPoE inside two VLAN tags"}
+
 // throughVeth sends every capture through a veth pair and compares the records with
 // those of its replay. Records of one flow come from one queue, so a flow whose
 // directions reach different queues would show as two records.
@@ -138,6 +142,9 @@ func throughVeth(t *testing.T, kind string) {
 		switch {
 		case errors.Is(r.err, rig.ErrLinkType), errors.Is(r.err, rig.ErrFrame):
 			t.Logf("not sent: %s: %v", r.name, r.err)
+			continue
+		case kind == "divert" && withKernel[r.name] != "":
+			t.Logf("not compared: %s: %s", r.name, withKernel[r.name])
 			continue
 		case r.longest() > plainSize:
 			big = append(big, r)
@@ -176,7 +183,8 @@ func runGroup(t *testing.T, kind string, g []*recording, mtu int, used map[uint6
 	}
 	w.send(t, e, frames)
 	got, s := drain(t, e)
-	require.EqualValues(t, len(frames), s.GetEngine().GetPacketsSeen(), e.Words())
+	require.EqualValues(t, len(frames), rig.Accounted(s), e.Words())
+	require.Empty(t, lost(s))
 	for _, r := range got {
 		used[r.Number("queue")]++
 	}

@@ -79,5 +79,5 @@ func TestFrameThatPassesSeveralHooksCountsOnce(t *testing.T) {
 
 // recorded is the number of frames that were counted, or dropped for what they are.
 func recorded(s *agppb.Snapshot) uint64 {
-	return rig.Accounted(s) - s.GetEngine().GetDrops()["duplicate"]
+	return rig.Seen(s) - s.GetEngine().GetDrops()["duplicate"]
 }

@@ -136,7 +136,10 @@ func Gone(before Objects, within time.Duration) (left []string, err error) {
 		}
 		if left = now.Since(before); len(left) > 0 {
 			held := heldByOthers()
-			left = slices.DeleteFunc(left, func(name string) bool { return held[handle(name)] })
+			left = slices.DeleteFunc(left, func(name string) bool {
+				// Maps inside maps are held by no process.
+				return held[handle(name)] || len(held) > 0 && strings.HasPrefix(name, "map ")
+			})
 		}
 		if len(left) == 0 || time.Now().After(deadline) {
 			return left, nil

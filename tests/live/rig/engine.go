@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -170,8 +171,8 @@ func (e *Engine) words() string {
 		text += "\nerror: " + e.failure.GetText()
 	}
 	if s := e.snapshot.GetEngine(); s != nil {
-		text += fmt.Sprintf("\nseen %d, recorded %d, active %d, drops %v, errors %v, suppressed %d",
-			s.GetPacketsSeen(), s.GetPacketsRecorded(), s.GetPacketsActive(), s.GetDrops(), s.GetErrors(), s.GetSuppressed())
+		text += fmt.Sprintf("\nseen %d, not for the engine %d, recorded %d, active %d, drops %v, errors %v, suppressed %d",
+			s.GetPacketsSeen(), Elsewhere(e.snapshot), s.GetPacketsRecorded(), s.GetPacketsActive(), s.GetDrops(), s.GetErrors(), s.GetSuppressed())
 	}
 	select {
 	case <-e.exited:
@@ -201,8 +202,8 @@ func (e *Engine) Snapshot() *agppb.Snapshot {
 	return e.snapshot
 }
 
-// Accounted is the number of frames that the engine has seen or knows to be dropped.
-func Accounted(s *agppb.Snapshot) uint64 {
+// Seen is the number of frames that are in flows or in drops of the engine.
+func Seen(s *agppb.Snapshot) uint64 {
 	e := s.GetEngine()
 	n := e.GetPacketsRecorded() + e.GetPacketsActive()
 	for _, d := range e.GetDrops() {
@@ -210,6 +211,22 @@ func Accounted(s *agppb.Snapshot) uint64 {
 	}
 	return n
 }
+
+// elsewhere are the fates of frames that the programs do not give to the engine.
+var elsewhere = []string{"not_ip", "kernel_class", "other_class", "sampled_out", "share_out", "blocked", "rate_limited", "redirect_fail"}
+
+// Elsewhere is the number of frames that the programs did not give to the engine.
+func Elsewhere(s *agppb.Snapshot) (n uint64) {
+	for _, r := range s.GetSteering() {
+		if slices.Contains(elsewhere, r.GetTarget()) {
+			n += r.GetPackets()
+		}
+	}
+	return n
+}
+
+// Accounted is the number of frames of which the engine and its programs know.
+func Accounted(s *agppb.Snapshot) uint64 { return Seen(s) + Elsewhere(s) }
 
 // Settled waits until the engine has accounted for n frames.
 func (e *Engine) Settled(n uint64, within time.Duration) error {

@@ -47,7 +47,7 @@ func Serve(ns *netns.NS, addr netip.Addr) (*Server, error) {
 			if err != nil {
 				return
 			}
-			s.done.Go(func() { echo(c) })
+			go echo(c)
 		}
 	})
 	s.done.Go(func() {
@@ -95,7 +95,7 @@ func number(b []byte) int { return int(b[0])<<24 | int(b[1])<<16 | int(b[2])<<8 
 
 func put(b []byte, n int) { b[0], b[1], b[2], b[3] = byte(n>>24), byte(n>>16), byte(n>>8), byte(n) }
 
-// Close ends the server; connections must have ended.
+// Close ends the server; its connections end with their clients.
 func (s *Server) Close() {
 	_ = s.tcp.Close()
 	_ = s.udp.Close()
@@ -187,7 +187,10 @@ func probe(name string, ns *netns.NS, network, addr string) (*Probe, error) {
 	return p, nil
 }
 
-const probeInterval = time.Millisecond
+const (
+	probeInterval = time.Millisecond
+	ipHeader      = 20
+)
 
 func (p *Probe) send() {
 	tick := time.NewTicker(probeInterval)
@@ -225,7 +228,7 @@ func (p *Probe) receive() {
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err != nil || p.icmp && (n < 8 || b[0] != 0) {
+		if err != nil || p.icmp && (n <= ipHeader || b[ipHeader] != 0) { // an echo reply, header included
 			continue
 		}
 		now := time.Now()
@@ -265,7 +268,7 @@ type Stream struct {
 	gap   time.Duration
 }
 
-// StartStream moves about 20 MB/s in small portions each way, until Stop.
+// StartStream moves small portions each way, 20 MB/s at most, until Stop.
 func StartStream(ns *netns.NS, addr netip.Addr) (*Stream, error) {
 	c, err := Dial(ns, addr)
 	if err != nil {
