@@ -242,7 +242,16 @@ func (d *Datapath) linkXDP(i *iface, name string, flags link.XDPAttachFlags) err
 	// of them; a few refuse it for other reasons and take the plain one.
 	var errs []error
 	for _, fragments := range []uint32{unix.BPF_F_XDP_HAS_FRAGS, 0} {
-		p, err := d.program(name, fragments)
+		p, err := d.program(name, fragments, 0)
+		if name == bpf.SteerProgAgpDivert && flags == link.XDPDriverMode {
+			// Few drivers tell times, and no kernel before 6.3 asks for them.
+			if timed, err := d.program(bpf.SteerProgAgpDivertTimed, fragments|unix.BPF_F_XDP_DEV_BOUND_ONLY, uint32(i.index())); err == nil { //nolint:gosec // an index
+				if l, err := link.AttachXDP(link.XDPOptions{Program: timed, Interface: i.index(), Flags: flags}); err == nil {
+					d.keep(i, l)
+					return nil
+				}
+			}
+		}
 		if err != nil {
 			errs = append(errs, err)
 			continue

@@ -130,6 +130,9 @@ func Load(cfg Config) (*Datapath, error) {
 			return nil, fmt.Errorf("setting %s: %w", name, err)
 		}
 	}
+	if err := spec.Variables[bpf.SteerVarRealtime].Set(realtime()); err != nil {
+		return nil, fmt.Errorf("setting the clock: %w", err)
+	}
 	for name, n := range map[string]int{
 		bpf.SteerMapHost4:       cfg.MaxBlocked,
 		bpf.SteerMapHost6:       cfg.MaxBlocked,
@@ -216,17 +219,17 @@ func onlineCPUs() (map[int]bool, error) {
 	return cpus, nil
 }
 
-func programKey(name string, flags uint32) string { return fmt.Sprint(name, " ", flags) }
-
-// program returns a program and loads it if this is its first use.
-func (d *Datapath) program(name string, flags uint32) (*ebpf.Program, error) {
-	key := programKey(name, flags)
+// program returns a program and loads it if this is its first use. A program that asks
+// the device is bound to one, which ifindex names; otherwise it is 0.
+func (d *Datapath) program(name string, flags, ifindex uint32) (*ebpf.Program, error) {
+	key := fmt.Sprint(name, " ", flags, " ", ifindex)
 	if p := d.programs[key]; p != nil {
 		return p, nil
 	}
 	spec := d.spec.Copy()
 	p := spec.Programs[name]
 	p.Flags |= flags
+	p.Ifindex = ifindex
 	spec.Programs = map[string]*ebpf.ProgramSpec{name: p}
 	spec.Variables = nil
 	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: d.maps})

@@ -113,7 +113,7 @@ func BenchmarkVerdict(b *testing.B) {
 	measure := func(name, prog string, frame []byte) {
 		b.Run(name+"/"+prog, func(b *testing.B) {
 			d.mu.Lock()
-			p, err := d.program(prog, 0)
+			p, err := d.program(prog, 0, 0)
 			d.mu.Unlock()
 			require.NoError(b, err)
 			const repeat = 100_000

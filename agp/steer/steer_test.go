@@ -59,7 +59,7 @@ type skb struct {
 func runSKB(t testing.TB, d *Datapath, name string, frame []byte, ctx *skb) uint32 {
 	t.Helper()
 	d.mu.Lock()
-	p, err := d.program(name, 0)
+	p, err := d.program(name, 0, 0)
 	d.mu.Unlock()
 	require.NoError(t, err)
 	o := &ebpf.RunOptions{Data: frame, Repeat: 1}

@@ -71,6 +71,19 @@ struct agp_counters {
 	__u64 turn; /* of sampling */
 };
 
+/* What precedes a diverted frame; package afxdp reads it. */
+struct agp_stamp {
+	__u64 time_ns;
+	__u32 magic;
+	__u32 clock;
+};
+
+#define AGP_STAMP_MAGIC 0x54504741 /* "AGPT" */
+#define AGP_CLOCK_UTC 0
+#define AGP_CLOCK_MONOTONIC 1
+/* How far a device's time may be from the host's to be believed, in ns. */
+#define AGP_STAMP_TRUE 1000000000LL
+
 enum agp_action {
 	AGP_BLOCK = 1,
 	AGP_LIMIT = 2,

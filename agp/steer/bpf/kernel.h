@@ -10,6 +10,7 @@ typedef unsigned char __u8;
 typedef unsigned short __u16;
 typedef unsigned int __u32;
 typedef unsigned long long __u64;
+typedef long long __s64;
 
 #define SEC(name) __attribute__((section(name), used))
 #define INLINE static inline __attribute__((always_inline))
@@ -97,11 +98,16 @@ static void *(*const bpf_map_lookup_elem)(void *map, const void *key) = (void *)
 static __u64 (*const bpf_ktime_get_ns)(void) = (void *)5;
 static __u32 (*const bpf_get_smp_processor_id)(void) = (void *)8;
 static long (*const bpf_skb_load_bytes)(const void *skb, __u32 off, void *to, __u32 len) = (void *)26;
+static long (*const bpf_xdp_adjust_meta)(struct xdp_md *xdp, int delta) = (void *)54;
 static long (*const bpf_redirect_map)(void *map, __u64 key, __u64 flags) = (void *)51;
 static void *(*const bpf_ringbuf_reserve)(void *ring, __u64 size, __u64 flags) = (void *)131;
 static void (*const bpf_ringbuf_submit)(void *data, __u64 flags) = (void *)132;
 static void (*const bpf_ringbuf_discard)(void *data, __u64 flags) = (void *)133;
 static __u64 (*const bpf_xdp_get_buff_len)(struct xdp_md *xdp) = (void *)188;
 static long (*const bpf_xdp_load_bytes)(const void *xdp, __u32 off, void *to, __u32 len) = (void *)189;
+
+/* Only programs that are bound to a device can call this (Linux 6.3). */
+extern int bpf_xdp_metadata_rx_timestamp(const struct xdp_md *xdp, __u64 *ns)
+	__attribute__((section(".ksyms")));
 
 #endif

@@ -20,6 +20,8 @@ volatile const __u32 snap_len = 256;
 volatile const __u32 indirection_mask = 127;
 /* Sockets per receive queue. */
 volatile const __u32 per_queue = 1;
+/* ns from bpf_ktime_get_ns to the Unix epoch. */
+volatile const __s64 realtime = 0;
 
 /* Lists that have entries (enum agp_list): an empty one costs no lookup. */
 volatile __u32 lists;
@@ -430,7 +432,33 @@ int agp_egress_ip(struct __sk_buff *skb)
 	return tc(skb, AGP_HOOK_EGRESS, 1);
 }
 
-INLINE int xdp(struct xdp_md *ctx, const int divert)
+/* stamp puts the time in front of a frame, for its reader: that of the device if it has
+ * one that can be true, else of now. Frames of one batch would have one time otherwise.
+ * It reports whether there was room; then the packet's pointers have to be read again.
+ */
+INLINE int stamp(struct xdp_md *ctx, const int device)
+{
+	__u64 now = bpf_ktime_get_ns(), ns = 0;
+	struct agp_stamp *s;
+	int timed = 0;
+
+	if (device && bpf_xdp_metadata_rx_timestamp(ctx, &ns) == 0) {
+		__s64 off = (__s64)(ns - (now + (__u64)realtime));
+
+		timed = off < AGP_STAMP_TRUE && off > -AGP_STAMP_TRUE;
+	}
+	if (bpf_xdp_adjust_meta(ctx, -(int)sizeof(*s)))
+		return 0;
+	s = (void *)(long)ctx->data_meta;
+	if ((void *)(s + 1) > (void *)(long)ctx->data)
+		return 0;
+	s->time_ns = timed ? ns : now;
+	s->magic = AGP_STAMP_MAGIC;
+	s->clock = timed ? AGP_CLOCK_UTC : AGP_CLOCK_MONOTONIC;
+	return 1;
+}
+
+INLINE int xdp(struct xdp_md *ctx, const int divert, const int device)
 {
 	struct agp_event head = {};
 	struct agp_pkt p = {};
@@ -464,8 +492,14 @@ INLINE int xdp(struct xdp_md *ctx, const int divert)
 		__u32 slot = head.hash & indirection_mask;
 		__u32 *entry = bpf_map_lookup_elem(&indirection, &slot);
 
-		if (entry && *entry < per_queue)
+		if (entry && *entry < per_queue) {
+			int stamped = stamp(ctx, device);
+
 			action = bpf_redirect_map(&sockets, ctx->rx_queue_index * per_queue + *entry, XDP_PASS);
+			/* Frames that differ in what precedes them are not coalesced. */
+			if (stamped && action != XDP_REDIRECT)
+				bpf_xdp_adjust_meta(ctx, sizeof(struct agp_stamp));
+		}
 		if (action != XDP_REDIRECT)
 			fate = AGP_REDIRECT_FAIL;
 	} else if (fate == AGP_TO_ENGINE) {
@@ -484,11 +518,18 @@ INLINE int xdp(struct xdp_md *ctx, const int divert)
 SEC("xdp")
 int agp_divert(struct xdp_md *ctx)
 {
-	return xdp(ctx, 1);
+	return xdp(ctx, 1, 0);
+}
+
+/* With times of the device. */
+SEC("xdp")
+int agp_divert_timed(struct xdp_md *ctx)
+{
+	return xdp(ctx, 1, 1);
 }
 
 SEC("xdp")
 int agp_mirror(struct xdp_md *ctx)
 {
-	return xdp(ctx, 0);
+	return xdp(ctx, 0, 0);
 }
