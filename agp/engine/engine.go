@@ -27,8 +27,9 @@ const (
 	maxBatch         = 256                    // events per message
 	flushInterval    = 100 * time.Millisecond // longest wait of an event in a calm engine
 	aliveInterval    = 2 * time.Second
-	snapshotInterval = time.Second            // default
-	drainInterval    = 250 * time.Millisecond // of snapshots while draining, at most
+	snapshotInterval = time.Second             // default
+	drainInterval    = 250 * time.Millisecond  // of snapshots while draining, at most
+	undoLimit        = 1500 * time.Millisecond // for what an engine without plugin takes back
 )
 
 // Log sends a line to the plugin's log. Safe from any goroutine.
@@ -84,6 +85,7 @@ type server struct {
 	over     atomic.Bool // an orderly end: nobody needs the socket any more
 	emitter  *emitter
 	built    *Built
+	building sync.Mutex                   // held until what Build did can be taken back
 	undo     atomic.Pointer[func() error] // Built.Undo
 	started  time.Time
 	snapshot telemetry.Snapshot
@@ -102,6 +104,7 @@ func Serve(ctx context.Context, rw io.ReadWriter, o Options) (err error) {
 			s.over.Store(true)
 		}
 	}()
+	defer context.AfterFunc(ctx, s.takeBack)() // also while the rest is stuck
 	go s.read(ctx)
 
 	conf, err := s.open(ctx)
@@ -122,7 +125,15 @@ func (s *server) read(ctx context.Context) {
 				err = ErrPluginGone
 			}
 			expected := s.over.Load()
-			s.takeBack()
+			taken := make(chan struct{})
+			go func() {
+				s.takeBack()
+				close(taken)
+			}()
+			select {
+			case <-taken:
+			case <-time.After(undoLimit): // the next engine reads the journal
+			}
 			s.failed <- err
 			if s.o.Gone != nil && !expected {
 				s.o.Gone()
@@ -137,8 +148,10 @@ func (s *server) read(ctx context.Context) {
 	}
 }
 
-// takeBack calls Built.Undo, if there is one.
+// takeBack calls Built.Undo, if there is one. It waits for Build.
 func (s *server) takeBack() {
+	s.building.Lock()
+	defer s.building.Unlock()
 	if undo := s.undo.Load(); undo != nil {
 		if err := (*undo)(); err != nil {
 			s.log(agppb.Log_ERROR, "%v", err)
@@ -205,13 +218,10 @@ func (s *server) run(ctx context.Context, conf *agppb.Configure) (err error) {
 	if s.emitter, err = newEmitter(conf.GetEmit(), fileSource, s.o.Now); err != nil {
 		return s.fail(err)
 	}
-	if s.built, err = s.o.Build(conf, s.emitter, s.log); err != nil {
+	if err := s.build(conf); err != nil {
 		return s.fail(err)
 	}
-	if s.built.Undo != nil {
-		s.undo.Store(&s.built.Undo)
-		defer s.takeBack()
-	}
+	defer s.takeBack()
 	if s.built.Finding != nil {
 		s.emitter.finding = s.built.Finding
 	}
@@ -287,6 +297,15 @@ func (s *server) run(ctx context.Context, conf *agppb.Configure) (err error) {
 			return ErrPluginGone
 		}
 	}
+}
+
+func (s *server) build(conf *agppb.Configure) (err error) {
+	s.building.Lock()
+	defer s.building.Unlock()
+	if s.built, err = s.o.Build(conf, s.emitter, s.log); err == nil && s.built.Undo != nil {
+		s.undo.Store(&s.built.Undo)
+	}
+	return err
 }
 
 // steer carries out a command about steering.

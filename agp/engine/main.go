@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/signal"
 
 	"golang.org/x/sys/unix"
 )
@@ -16,8 +17,8 @@ const socketFD = 3
 // ErrNotAChild says that the process was not started by the plugin.
 var ErrNotAChild = errors.New("the engine is started by the plugin (telegraf-agp run); to process a capture without telegraf use telegraf-agp replay")
 
-// Main serves the plugin over the inherited socket. When the plugin dies the
-// whole process ends at once, whatever the pipeline is doing.
+// Main serves the plugin over the inherited socket. When the plugin dies, and at
+// SIGTERM, the whole process ends as soon as ports are as before, whatever the pipeline is doing.
 func Main(ctx context.Context, version string, build Builder) error {
 	kind, err := unix.GetsockoptInt(socketFD, unix.SOL_SOCKET, unix.SO_DOMAIN)
 	if err != nil || kind != unix.AF_UNIX {
@@ -32,8 +33,10 @@ func Main(ctx context.Context, version string, build Builder) error {
 		return fmt.Errorf("plugin socket: %w", err)
 	}
 	defer conn.Close()
+	ctx, stop := signal.NotifyContext(ctx, unix.SIGTERM)
+	defer stop()
 	err = Serve(ctx, conn, Options{Version: version, Build: build, Gone: func() { os.Exit(1) }})
-	if errors.Is(err, ErrPluginGone) {
+	if errors.Is(err, ErrPluginGone) || errors.Is(err, context.Canceled) {
 		return nil
 	}
 	return err

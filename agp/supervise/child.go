@@ -54,7 +54,7 @@ func startChild(argv, env []string) (*child, error) {
 	c.cmd.WaitDelay = time.Second // a grandchild may keep stderr open
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{
 		Setpgid:   true,            // so that a kill reaches whatever the engine started
-		Pdeathsig: syscall.SIGKILL, // second safeguard beside EOF on the socket
+		Pdeathsig: syscall.SIGTERM, // second safeguard beside EOF on the socket; either lets it put ports back
 	}
 	if err := c.cmd.Start(); err != nil {
 		_ = sock.Close()

@@ -28,7 +28,7 @@ type host struct {
 func newHost(t *testing.T, queues, mtu int) *host {
 	t.Helper()
 	netns.NothingLeft(t)
-	h := &host{wire: newWire(t, queues, mtu)}
+	h := &host{wire: newWire(t, queues, max(mtu, busyMTU))}
 	h.before = h.settings(t)
 	return h
 }
@@ -177,7 +177,7 @@ func TestInterfaceThatIsRemovedAndAddedAgain(t *testing.T) {
 			require.NoError(t, h.host.Remove("h0"))
 			complaint(t, p, "h0")
 			staysUp(t, p)
-			require.NoError(t, netns.Veth(netns.End{NS: h.host, Name: "h0"}, netns.End{NS: h.far, Name: "out0"}, 2, 0))
+			require.NoError(t, netns.Veth(netns.End{NS: h.host, Name: "h0"}, netns.End{NS: h.far, Name: "out0"}, 2, busyMTU))
 			attached(t, h.host, "h0")
 			var err error
 			h.sender, err = h.far.Sender("out0")

@@ -19,6 +19,8 @@ import (
 // overloadEnv is how long the overload lasts, "10s" without it.
 const overloadEnv = "AGP_OVERLOAD"
 
+const busyMTU = 1600 // the generator makes segments of 1460 bytes over IPv6 as well
+
 // benchFrames is traffic of a busy link.
 func benchFrames(t testing.TB, packets, flows int) [][]byte {
 	t.Helper()
@@ -26,7 +28,7 @@ func benchFrames(t testing.TB, packets, flows int) [][]byte {
 	require.NoError(t, traffic.Bench(1, packets, flows).WritePcap(&b))
 	path := filepath.Join(t.TempDir(), "bench.pcap")
 	require.NoError(t, os.WriteFile(path, b.Bytes(), 0o600))
-	frames, err := rig.Frames(path, plainSize)
+	frames, err := rig.Frames(path, busyMTU+14)
 	require.NoError(t, err)
 	return frames
 }
@@ -44,7 +46,7 @@ func TestOverloadIsCountedAndTakesNoMoreMemory(t *testing.T) {
 	for _, kind := range []string{"mirror", "divert"} {
 		t.Run(kind, func(t *testing.T) {
 			netns.NothingLeft(t)
-			w := newWire(t, 2, 0)
+			w := newWire(t, 2, busyMTU)
 			conf := config(t, kind, "h0")
 			conf.Emit.Flows = "none"
 			conf.Models = models(t)

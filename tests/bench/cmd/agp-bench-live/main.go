@@ -35,7 +35,8 @@ const (
 	seed    = 1
 	packets = 1_000_000
 	flows   = 50_000
-	portion = 512 // frames between two looks at the clock
+	mtu     = 1600 // the generator makes segments of 1460 bytes over IPv6 as well
+	portion = 512  // frames between two looks at the clock
 )
 
 type options struct {
@@ -167,7 +168,7 @@ func load(path string) ([][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	frames, err := rig.Frames(path, 1518)
+	frames, err := rig.Frames(path, mtu+14)
 	runtime.GC()
 	return frames, errors.Join(err, os.Remove(path))
 }
@@ -183,7 +184,7 @@ func once(ctx context.Context, m *meter, dir string, cpus []int, frames [][]byte
 		return r, err
 	}
 	defer b.far.Close()
-	if err := netns.Veth(netns.End{NS: b.host, Name: "h0"}, netns.End{NS: b.far, Name: "out0"}, 1, 0); err != nil {
+	if err := netns.Veth(netns.End{NS: b.host, Name: "h0"}, netns.End{NS: b.far, Name: "out0"}, 1, mtu); err != nil {
 		return r, err
 	}
 	s, err := b.far.Sender("out0")
