@@ -261,7 +261,7 @@ func (c *capture) divert(l *agppb.Live, policy steer.Policy) error {
 		ends = append(ends, &afxdp.Port{Interface: name, IfIndex: p.IfIndex(), Map: d.Sockets()})
 	}
 	cfg := afxdp.Config{
-		Port: *ends[0], Frames: int(l.GetUmemFrames()), Offset: c.since,
+		Port: *ends[0], Frames: int(l.GetUmemFrames()), Offset: c.since, Timestamps: true,
 		Mode: map[string]afxdp.Mode{"on": afxdp.ModeZeroCopy, "off": afxdp.ModeCopy}[l.GetZeroCopy()],
 	}
 	if len(ends) > 1 {

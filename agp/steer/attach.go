@@ -181,7 +181,7 @@ func (d *Datapath) attachTC(i *iface, ingress, egress string) (string, error) {
 		if s.program == "" {
 			continue
 		}
-		p, err := d.program(s.program, 0)
+		p, err := d.program(s.program, 0, 0)
 		if err != nil {
 			return "", err
 		}

@@ -26,6 +26,7 @@ const (
 	SteerMapRings           = "rings"
 	SteerMapSockets         = "sockets"
 	SteerProgAgpDivert      = "agp_divert"
+	SteerProgAgpDivertTimed = "agp_divert_timed"
 	SteerProgAgpEgress      = "agp_egress"
 	SteerProgAgpEgressIp    = "agp_egress_ip"
 	SteerProgAgpIngress     = "agp_ingress"
@@ -34,6 +35,7 @@ const (
 	SteerVarIndirectionMask = "indirection_mask"
 	SteerVarLists           = "lists"
 	SteerVarPerQueue        = "per_queue"
+	SteerVarRealtime        = "realtime"
 	SteerVarSnapLen         = "snap_len"
 )
 
@@ -79,12 +81,13 @@ type SteerSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type SteerProgramSpecs struct {
-	AgpDivert    *ebpf.ProgramSpec `ebpf:"agp_divert"`
-	AgpEgress    *ebpf.ProgramSpec `ebpf:"agp_egress"`
-	AgpEgressIp  *ebpf.ProgramSpec `ebpf:"agp_egress_ip"`
-	AgpIngress   *ebpf.ProgramSpec `ebpf:"agp_ingress"`
-	AgpIngressIp *ebpf.ProgramSpec `ebpf:"agp_ingress_ip"`
-	AgpMirror    *ebpf.ProgramSpec `ebpf:"agp_mirror"`
+	AgpDivert      *ebpf.ProgramSpec `ebpf:"agp_divert"`
+	AgpDivertTimed *ebpf.ProgramSpec `ebpf:"agp_divert_timed"`
+	AgpEgress      *ebpf.ProgramSpec `ebpf:"agp_egress"`
+	AgpEgressIp    *ebpf.ProgramSpec `ebpf:"agp_egress_ip"`
+	AgpIngress     *ebpf.ProgramSpec `ebpf:"agp_ingress"`
+	AgpIngressIp   *ebpf.ProgramSpec `ebpf:"agp_ingress_ip"`
+	AgpMirror      *ebpf.ProgramSpec `ebpf:"agp_mirror"`
 }
 
 // SteerMapSpecs contains maps before they are loaded into the kernel.
@@ -109,6 +112,7 @@ type SteerVariableSpecs struct {
 	IndirectionMask *ebpf.VariableSpec `ebpf:"indirection_mask"`
 	Lists           *ebpf.VariableSpec `ebpf:"lists"`
 	PerQueue        *ebpf.VariableSpec `ebpf:"per_queue"`
+	Realtime        *ebpf.VariableSpec `ebpf:"realtime"`
 	SnapLen         *ebpf.VariableSpec `ebpf:"snap_len"`
 }
 
@@ -164,6 +168,7 @@ type SteerVariables struct {
 	IndirectionMask *ebpf.Variable `ebpf:"indirection_mask"`
 	Lists           *ebpf.Variable `ebpf:"lists"`
 	PerQueue        *ebpf.Variable `ebpf:"per_queue"`
+	Realtime        *ebpf.Variable `ebpf:"realtime"`
 	SnapLen         *ebpf.Variable `ebpf:"snap_len"`
 }
 
@@ -171,17 +176,19 @@ type SteerVariables struct {
 //
 // It can be passed to LoadSteerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type SteerPrograms struct {
-	AgpDivert    *ebpf.Program `ebpf:"agp_divert"`
-	AgpEgress    *ebpf.Program `ebpf:"agp_egress"`
-	AgpEgressIp  *ebpf.Program `ebpf:"agp_egress_ip"`
-	AgpIngress   *ebpf.Program `ebpf:"agp_ingress"`
-	AgpIngressIp *ebpf.Program `ebpf:"agp_ingress_ip"`
-	AgpMirror    *ebpf.Program `ebpf:"agp_mirror"`
+	AgpDivert      *ebpf.Program `ebpf:"agp_divert"`
+	AgpDivertTimed *ebpf.Program `ebpf:"agp_divert_timed"`
+	AgpEgress      *ebpf.Program `ebpf:"agp_egress"`
+	AgpEgressIp    *ebpf.Program `ebpf:"agp_egress_ip"`
+	AgpIngress     *ebpf.Program `ebpf:"agp_ingress"`
+	AgpIngressIp   *ebpf.Program `ebpf:"agp_ingress_ip"`
+	AgpMirror      *ebpf.Program `ebpf:"agp_mirror"`
 }
 
 func (p *SteerPrograms) Close() error {
 	return _SteerClose(
 		p.AgpDivert,
+		p.AgpDivertTimed,
 		p.AgpEgress,
 		p.AgpEgressIp,
 		p.AgpIngress,

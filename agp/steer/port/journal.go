@@ -31,6 +31,8 @@ type journal struct {
 	Ours map[property][]value `json:"ours"`
 	// Pending is the change that was under way, "" if none was.
 	Pending property `json:"pending,omitempty"`
+
+	rebooted bool // since it was written
 }
 
 // ours says whether v is there because of us.

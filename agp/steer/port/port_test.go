@@ -675,6 +675,23 @@ func TestWhichInterfaceAJournalIsOf(t *testing.T) {
 	}
 }
 
+// After a boot the driver may not know a property any more; its settings went with the
+// boot, and that is no reason to refuse the port.
+func TestPropertyThatIsGoneAfterABoot(t *testing.T) {
+	n := newNIC()
+	k := newKernel(n)
+	o := options(t)
+	leave(t, k, o)
+	delete(n.fields, ethtool.UDP6)
+	_, err := restoreAll(k, store{dir: o.StateDir}, nil)
+	require.ErrorIs(t, err, ErrNotRestored, "in the same boot it is")
+	require.ErrorContains(t, err, "hash_fields/6")
+	k.boot = "b2"
+	_, err = restoreAll(k, store{dir: o.StateDir}, nil)
+	require.NoError(t, err)
+	require.Empty(t, journals(t, o.StateDir))
+}
+
 // A journal of a card that is away is not overwritten by the card in its place.
 func TestJournalOfAnotherCardIsKept(t *testing.T) {
 	o := options(t)

@@ -127,6 +127,7 @@ func undo(d device, j *journal, target state, save func() error) (Report, error)
 		to, known := target.at(p)
 		now, readable := cur.at(p)
 		switch {
+		case !readable && j.rebooted: // another driver or version, with its own settings
 		case !known || !readable:
 			err = errors.Join(err, fmt.Errorf("%s: %w", p, cur.reason(p)))
 		case now != to && (!j.mine(p, now) || p == feature+ntupleRules && j.foreignRules(cur)):
@@ -165,17 +166,16 @@ func undo(d device, j *journal, target state, save func() error) (Report, error)
 		for _, p := range todo {
 			now, to := cur.get(p), target.get(p)
 			giveBack := p == indirection && evenTarget && (pass == 0 || now != to && pass < maxPasses-1)
-			if now == to && !giveBack || p == indirection && now != to && !giveBack && !fits(target.table(), cur.queues()) {
-				continue // done, or the queues have to be put back first
+			wait := p == indirection && !fits(target.table(), cur.queues()) // for the queues
+			if (now == to || wait) && !giveBack {
+				continue
 			}
 			j.Pending = p
 			j.add(p, to)
 			serr = errors.Join(serr, save())
-			if !giveBack || d.SetRSS(ethtool.RSSChange{DefaultIndirection: true}) != nil {
-				failed[p] = nil
-				if now != to && !(p == indirection && !fits(target.table(), cur.queues())) {
-					failed[p] = write(d, p, to)
-				}
+			given := giveBack && d.SetRSS(ethtool.RSSChange{DefaultIndirection: true}) == nil
+			if !given && now != to && !wait {
+				failed[p] = write(d, p, to)
 			}
 			was := cur
 			var rerr error
@@ -341,7 +341,7 @@ func restoreOne(k kernel, st store, path string, want *link) (rep Report, err er
 		}
 	}
 	if j.Boot != k.Boot() {
-		j.Pending = "" // what a driver was about to do then is over
+		j.rebooted, j.Pending = true, "" // what a driver was about to do then is over
 	}
 	j.Link.Name = l.Name
 	return settle(k.Device(l.Index), st, path, j)
