@@ -398,6 +398,25 @@ func TestWhatSomebodyElseChangedIsLeft(t *testing.T) {
 	}
 }
 
+// Restoring can make a driver drop what somebody else has made meanwhile.
+func TestRulesThatTheRestoreDropped(t *testing.T) {
+	n := newNIC()
+	n.dropsRules, n.resetsTable = true, true
+	n.features[ntupleRules] = ethtool.Feature{Active: true, Wanted: true}
+	p, err := open(newKernel(n), "eth0", options(t), nil)
+	require.NoError(t, err)
+	require.NoError(t, p.Apply(Settings{Channels: 4}))
+	s, err := ethtool.Rule{Flow: ethtool.TCP4, DstPort: 22, Queue: 1}.Spec()
+	require.NoError(t, err)
+	n.rules[7] = s.At(7)
+	n.rss.Key[5] = 99
+	_, err = p.Close()
+	require.NoError(t, err)
+	require.Equal(t, 8, n.c.Receive())
+	require.Equal(t, map[uint32]ethtool.Spec{7: s.At(7)}, n.rules)
+	require.EqualValues(t, 99, n.rss.Key[5])
+}
+
 // An administrator's setting that we found, changed and changed again is what comes back.
 func TestSecondApplyAfterSomebodyElseChanged(t *testing.T) {
 	n := newNIC()

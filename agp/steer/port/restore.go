@@ -117,6 +117,7 @@ func rank(p property, to value) int {
 // is no reason to stop.
 func undo(d device, j *journal, target state, save func() error) (Report, error) {
 	rep := Report{Interface: j.Link.Name}
+	target = maps.Clone(target)
 	features := j.features()
 	cur, err := read(d, features)
 	if err != nil {
@@ -147,7 +148,6 @@ func undo(d device, j *journal, target state, save func() error) (Report, error)
 		// The table has to go with the number of queues that somebody else wants.
 		switch {
 		case evenTarget:
-			target = maps.Clone(target)
 			table := make([]uint32, len(cur.table()))
 			for i := range table {
 				table[i] = uint32(i % max(cur.queues(), 1))
@@ -182,13 +182,15 @@ func undo(d device, j *journal, target state, save func() error) (Report, error)
 			if cur, rerr = read(d, features); rerr != nil {
 				return rep, errors.Join(err, rerr)
 			}
-			// What changed with it is ours now, and put right in the next pass.
+			// What changed with it is ours now, and put right in the next pass, even if it
+			// was somebody else's.
 			for q := range union(was.state, cur.state) {
 				if q == p || was.get(q) == cur.get(q) {
 					continue
 				}
 				j.add(q, cur.get(q))
-				if !slices.Contains(todo, q) && was.get(q) == target.get(q) {
+				if !slices.Contains(todo, q) {
+					target[q] = was.get(q)
 					todo = append(todo, q)
 				}
 			}

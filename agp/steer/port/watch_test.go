@@ -67,6 +67,8 @@ func TestWatchVeth(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, vnetlink.LinkSetMaster(l, br))
 		require.NoError(t, vnetlink.LinkSetNoMaster(l))
+		require.NoError(t, vnetlink.LinkSetMTU(l, 1300))
+		next(t, events, MTU)
 	}
 
 	require.NoError(t, vnetlink.LinkDel(l))
@@ -188,7 +190,12 @@ func TestWatchReadsAgainWhenTheKernelLostEvents(t *testing.T) {
 	next(t, events, Up)
 	// Nothing has.
 	f.in <- error(unix.ENOBUFS)
-	f.in <- []linkMsg{{unix.RTM_DELLINK, linkState{index: 9, name: "q"}, unix.AF_BRIDGE}, {unix.RTM_NEWLINK, linkState{index: 2, name: "a"}, 0},
+	f.in <- []linkMsg{
+		{unix.RTM_DELLINK, linkState{index: 9, name: "q"}, unix.AF_BRIDGE},
+		{unix.RTM_NEWLINK, linkState{index: 9, name: "q", mtu: 1400, up: true}, 0},
+	}
+	next(t, events, MTU) // a bridge has let go of it, but it is there
+	f.in <- []linkMsg{{unix.RTM_NEWLINK, linkState{index: 2, name: "a"}, 0},
 		{unix.RTM_DELLINK, linkState{index: 9, name: "q"}, 0}}
 	require.Equal(t, 9, next(t, events, Gone).IfIndex)
 	// The watched name is taken by an interface that was there before.
