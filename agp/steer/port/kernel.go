@@ -2,6 +2,7 @@ package port
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -123,7 +124,7 @@ func (k *linux) Links() ([]link, error) {
 }
 
 func (k *linux) link(l netlink.Link, what string, err error) (link, error) {
-	if _, ok := err.(netlink.LinkNotFoundError); ok {
+	if errors.As(err, new(netlink.LinkNotFoundError)) {
 		return link{}, fmt.Errorf("%s: %w", what, ErrNoInterface)
 	}
 	if err != nil {
@@ -163,10 +164,10 @@ func (k *linux) Promiscuous(l link) (io.Closer, error) {
 
 func promiscError(l link, err error) error {
 	op := l.Name + ": promiscuous mode"
-	switch err {
-	case unix.EPERM, unix.EACCES:
+	switch {
+	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
 		return &PermissionError{Op: op, Capability: "CAP_NET_RAW"}
-	case unix.ENODEV, unix.ENXIO:
+	case errors.Is(err, unix.ENODEV), errors.Is(err, unix.ENXIO):
 		return fmt.Errorf("%s: %w", op, ErrNoInterface)
 	}
 	return fmt.Errorf("%s: %w", op, err)

@@ -220,6 +220,9 @@ func (p *Port) rollback(target state, earlier bool) error {
 func (p *Port) Restore() (Report, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.closed {
+		return Report{Interface: p.link.Name}, p.fail(ErrClosed)
+	}
 	return p.restore()
 }
 
@@ -524,6 +527,13 @@ func (p *Port) change(c change) error {
 		return err
 	}
 	werr := write(p.d, c.p, v)
+	if werr != nil && c.p == channels && even(before.table(), before.queues()) {
+		// An even table that somebody has written looks like the driver's own, but
+		// forbids fewer queues until it is given back.
+		if p.d.SetRSS(ethtool.RSSChange{DefaultIndirection: true}) == nil {
+			werr = write(p.d, c.p, v)
+		}
+	}
 	after, err := read(p.d, p.features)
 	if err != nil {
 		return errors.Join(werr, err)

@@ -475,6 +475,23 @@ func TestFewerQueuesThanARuleOfSomebodyElseNeeds(t *testing.T) {
 	require.Zero(t, n.calls)
 }
 
+// "ethtool -X eth0 equal 8" writes the table that the driver would have.
+func TestFewerQueuesThanAnEvenTableOfTheAdministratorUses(t *testing.T) {
+	n := newNIC()
+	n.configured = true
+	table := slices.Clone(n.rss.Indirection)
+	p, err := open(newKernel(n), "eth0", options(t), nil)
+	require.NoError(t, err)
+	require.NoError(t, p.Apply(Settings{Channels: 4}))
+	require.Equal(t, 4, n.c.Receive())
+	_, err = p.Close()
+	require.NoError(t, err)
+	require.Equal(t, 8, n.c.Receive())
+	require.Equal(t, table, n.rss.Indirection)
+	_, err = p.Restore()
+	require.ErrorIs(t, err, ErrClosed)
+}
+
 func TestRulesOfOthersMatchFirstAndOursFollowTheSettings(t *testing.T) {
 	n := newNIC()
 	a := ethtool.Rule{Flow: ethtool.TCP4, DstPort: 1, Queue: 1}

@@ -72,15 +72,15 @@ func (j *journal) mine(p property, v value) bool {
 
 // touched are the properties that may have changed because of us.
 func (j *journal) touched() []property {
-	keys := maps.Clone(j.Ours)
+	list := properties(j.Ours)
 	if j.Pending == channels {
-		for p := range j.Before {
-			if p == rssKey || p == indirection || p.is(rule) {
-				keys[p] = keys[p]
+		for _, p := range properties(j.Before) {
+			if (p == rssKey || p == indirection || p.is(rule)) && !slices.Contains(list, p) {
+				list = append(list, p)
 			}
 		}
 	}
-	return properties(keys)
+	return list
 }
 
 // foreignRules says whether there are rules of somebody else, which go when the switch

@@ -254,9 +254,9 @@ func watch(ctx context.Context, name string, index int, dial linkSource) (<-chan
 	go func() {
 		defer close(queue)
 		defer stop()
-		defer closeAll()
-		if err := t.run(ctx, conn, all); err != nil && ctx.Err() == nil {
-			t.emit(Event{Kind: Lost, IfIndex: t.now.index, Name: t.now.name, Err: err})
+		err := t.run(conn, all)
+		if cerr := closeAll(); ctx.Err() == nil {
+			t.emit(Event{Kind: Lost, IfIndex: t.now.index, Name: t.now.name, Err: errors.Join(err, cerr)})
 		}
 	}()
 	go func() {
@@ -272,20 +272,19 @@ func watch(ctx context.Context, name string, index int, dial linkSource) (<-chan
 	return events, nil
 }
 
-func (t *tracker) run(ctx context.Context, conn linkConn, all func() ([]linkState, error)) error {
+// run reads until that fails, as it does when the context ends.
+func (t *tracker) run(conn linkConn, all func() ([]linkState, error)) error {
 	for {
 		messages, err := conn.Receive()
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case errors.Is(err, unix.ENOBUFS):
+		if errors.Is(err, unix.ENOBUFS) {
 			links, err := all()
 			if err != nil {
 				return err
 			}
 			t.resync(links)
 			continue
-		case err != nil:
+		}
+		if err != nil {
 			return fmt.Errorf("watch interfaces: %w", err)
 		}
 		for _, m := range messages {
