@@ -10,11 +10,15 @@
 // # What is put back
 //
 // The journal holds the whole state before the first change, and for each
-// property the values that we wrote or that our changes led to. A property is put back only if
-// it still has one of these: whoever changed it meanwhile meant it, and it is left
-// alone and reported. An indirection table that was the driver's even spread is
+// property the values that we wrote or that our changes led to. A property is put
+// back only if it still has one of these: whoever changed it meanwhile meant it, and it
+// is left alone and reported. An indirection table that was the driver's even spread is
 // given back to the driver rather than written, because a written table forbids
 // later changes of the number of queues.
+//
+// What a driver does by itself with such a change (it spreads the table again when
+// the number of queues changes, it rounds a ring, it drops rules) is undone with it, also
+// if the process ended before that could be noted.
 //
 // Promiscuous mode needs no journal. It is a membership of a packet socket
 // (PACKET_ADD_MEMBERSHIP), which the kernel counts and takes back with the socket,
@@ -30,9 +34,11 @@
 // A journal that cannot be read is never guessed at: it stays, with a copy
 // beside it, and its port cannot be opened until somebody has looked at it.
 //
-// Goroutines: a Port may be used by several; Watch starts one, which ends with its
-// context. The sockets belong to the network namespace of the thread that called Open,
-// Watch or a function of links.go.
+// # Goroutines and namespaces
+//
+// A Port may be used by several goroutines; Watch starts two, which end with its
+// context. The sockets belong to the network namespace of the thread that called
+// Open, RestoreAll, Watch, Addresses, DefaultGateways or Stack.
 //
 // Units: queues, ring entries, MTU in bytes. No clock is used.
 package port
