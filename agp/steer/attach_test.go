@@ -127,11 +127,9 @@ func TestAMirrorSeesBothDirectionsOfAnInterface(t *testing.T) {
 			if strings.Contains(c.how, "tcx") && haveTCX() != nil {
 				t.Skip("no tcx in this kernel")
 			}
-			require.NoError(t, v.b.Do(func() error {
-				how, err := d.AttachMirror(v.dev, c.xdp)
-				require.Equal(t, c.how, how)
-				return err
-			}))
+			var how string
+			require.NoError(t, v.b.Do(func() (err error) { how, err = d.AttachMirror(v.dev, c.xdp); return err }))
+			require.Equal(t, c.how, how)
 			in, out := udp(t, "192.0.2.1:1", "198.51.100.1:2"), udp(t, "198.51.100.1:2", "192.0.2.1:1")
 			send(t, v.a, "eth0", in)
 			sendQueued(t, v.b, v.dev, out)
@@ -247,17 +245,13 @@ func TestOtherFiltersAtClsactStillRunAndStay(t *testing.T) {
 	d.attached = map[int][]io.Closer{}
 	require.NoError(t, d.Close())
 	require.Len(t, filters(), 3)
-	require.NoError(t, v.b.Do(func() error {
-		n, err := Sweep(v.dev)
-		require.Equal(t, 2, n)
-		return err
-	}))
+	n := -1
+	require.NoError(t, v.b.Do(func() (err error) { n, err = Sweep(v.dev); return err }))
+	require.Equal(t, 2, n)
 	require.Equal(t, []string{"somebody"}, filters())
-	require.NoError(t, v.a.Do(func() error { // no clsact there
-		n, err := Sweep(index(t, v.a, "eth0"))
-		require.Zero(t, n)
-		return err
-	}))
+	bare := index(t, v.a, "eth0") // no clsact there
+	require.NoError(t, v.a.Do(func() (err error) { n, err = Sweep(bare); return err }))
+	require.Zero(t, n)
 }
 
 func TestAnotherXDPProgramIsNamedAndStays(t *testing.T) {

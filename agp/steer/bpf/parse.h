@@ -214,6 +214,8 @@ INLINE int agp_ipv6(void *ctx, const int kind, __u32 off, __u32 len, struct agp_
 	p->daddr[2] = ip.daddr[2];
 	p->daddr[3] = ip.daddr[3];
 	off += sizeof(ip);
+	/* Unrolled: older verifiers refuse some shapes of loop (Linux 6.1 does). */
+#pragma unroll
 	for (i = 0; i <= AGP_MAX_EXTENSIONS; i++) {
 		switch (next) {
 		case PROTO_HOPOPTS:

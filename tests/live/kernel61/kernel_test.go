@@ -149,10 +149,11 @@ func TestSteeringProgramsPassTheVerifierOfLinux61(t *testing.T) {
 		"-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio",
 		"-kernel", images[0], "-initrd", initrd, "-append", "console=ttyS0 quiet panic=-1")
 	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
+	w := io.Writer(&out)
 	if testing.Verbose() {
-		cmd.Stdout = io.MultiWriter(&out, os.Stdout)
+		w = io.MultiWriter(&out, os.Stdout)
 	}
+	cmd.Stdout, cmd.Stderr = w, w
 	start := time.Now()
 	err = cmd.Run()
 	t.Logf("the guest ran for %.0f s", time.Since(start).Seconds())
