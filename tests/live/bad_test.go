@@ -60,7 +60,7 @@ func complaints(p *rig.Process) []string {
 func complaint(t *testing.T, p *rig.Process, words ...string) string {
 	t.Helper()
 	var found string
-	eventually(t, fmt.Sprintf("a complaint with %q; log:\n%s", words, p.Log()), func() bool {
+	eventually(t, fmt.Sprintf("a complaint with %q", words), func() bool {
 		for _, line := range complaints(p) {
 			all := true
 			for _, w := range words {
@@ -315,7 +315,7 @@ func TestMirrorRunsBesideAForeignXDPProgram(t *testing.T) {
 // Without privileges the capability that is missing is named.
 func TestWithoutPrivilegesTheCapabilityIsNamed(t *testing.T) {
 	const nobody = 65534
-	for kind, capability := range map[string]string{"mirror": "CAP_", "divert": "CAP_"} {
+	for _, kind := range kinds {
 		t.Run(kind, func(t *testing.T) {
 			h := newHost(t, 2, 0)
 			config := pluginConfig(t, kind, "", "", "h0")
@@ -327,8 +327,13 @@ func TestWithoutPrivilegesTheCapabilityIsNamed(t *testing.T) {
 			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 			p, err := rig.Run(h.host, cmd)
 			require.NoError(t, err)
-			t.Cleanup(func() { _ = p.Stop() })
-			complaint(t, p, "h0", capability)
+			t.Cleanup(func() {
+				_ = p.Stop()
+				if t.Failed() {
+					t.Logf("log of the plugin:\n%s", p.Log())
+				}
+			})
+			complaint(t, p, "CAP_BPF", "CAP_NET_ADMIN")
 			staysUp(t, p)
 			h.requireUntouched(t)
 		})
@@ -337,20 +342,36 @@ func TestWithoutPrivilegesTheCapabilityIsNamed(t *testing.T) {
 
 // The second plugin on a port names the first and waits for it.
 func TestSecondPluginOnAPortWaits(t *testing.T) {
-	h := newHost(t, 2, 0)
-	first := startPlugin(t, h.host, pluginConfig(t, "divert", "", "", "h0"))
-	attached(t, h.host, "h0")
-	captures(t, h, first, "h0")
-	during := h.settings(t)
-	second := startPlugin(t, h.host, pluginConfig(t, "divert", "", "", "h0"))
-	complaint(t, second, "h0", "in use")
-	staysUp(t, second)
-	require.Equal(t, during, h.settings(t))
-	require.True(t, first.Alive())
-	require.Empty(t, complaints(first))
-	captures(t, h, first, "h0")
-	require.NoError(t, first.Stop())
-	captures(t, h, second, "h0")
-	require.NoError(t, second.Stop())
-	h.requireUntouched(t)
+	for name, c := range map[string]struct {
+		kind   string
+		shared bool // state_dir
+		words  string
+	}{
+		"mirror":                             {"mirror", true, "in use by process "},
+		"divert":                             {"divert", true, "in use by process "},
+		"divert with a state_dir of its own": {"divert", false, "another XDP program is attached"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t, 2, 0)
+			config := pluginConfig(t, c.kind, "", "", "h0")
+			first := startPlugin(t, h.host, config)
+			attached(t, h.host, "h0")
+			captures(t, h, first, "h0")
+			during := h.settings(t)
+			if !c.shared {
+				config = pluginConfig(t, c.kind, "", "", "h0")
+			}
+			second := startPlugin(t, h.host, config)
+			complaint(t, second, "h0", c.words)
+			staysUp(t, second)
+			require.Equal(t, during, h.settings(t))
+			require.True(t, first.Alive())
+			require.Empty(t, complaints(first))
+			captures(t, h, first, "h0")
+			require.NoError(t, first.Stop())
+			captures(t, h, second, "h0")
+			require.NoError(t, second.Stop())
+			h.requireUntouched(t)
+		})
+	}
 }

@@ -22,7 +22,7 @@ import (
 
 const (
 	killRounds    = 200
-	telegrafEvery = 8 // one round in so many has a telegraf, which takes a second to start
+	telegrafEvery = 9 // one round in so many has a telegraf, which takes a second to start
 	killWorkers   = 2
 	passWithin    = 2 * time.Second
 )
