@@ -24,7 +24,7 @@ unexport AGP_CAPTURES
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-unit test-e2e lint fuzz bench train generate cover deps deps-bench clean
+.PHONY: help build demo test test-unit test-e2e test-live lint fuzz bench bench-live train generate cover deps deps-bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,7 +37,7 @@ demo: build ## synthetic capture -> telegraf -> plugin -> metrics, and what was 
 
 # A program that "make deps" installs and that is missing all the same fails the tests; AGP_REQUIRE=0 skips instead.
 test: export AGP_REQUIRE ?= 1
-test: deps $(BUILD)/venv/.ready lint test-unit fuzz test-e2e ## everything, with the packages it needs
+test: deps $(BUILD)/venv/.ready lint test-unit fuzz test-e2e test-live ## everything, with the packages it needs
 
 lint: $(BUILD)/bin/golangci-lint ## gofmt, go vet, golangci-lint
 	@echo "== gofmt"; bad=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$bad" || { echo "not formatted: $$bad"; exit 1; }
@@ -46,17 +46,25 @@ lint: $(BUILD)/bin/golangci-lint ## gofmt, go vet, golangci-lint
 
 test-unit: $(BUILD)/venv/.ready ## unit, property and oracle tests, with the race detector
 	@test -n "$${AGP_CAPTURES:-}" || echo "no captures (AGP_CAPTURES): tests that compare with real traffic are skipped"
-	$(GO) test -race -timeout 25m $$($(GO) list ./... | grep -v /tests/e2e)
+	$(GO) test -race -timeout 25m $$($(GO) list ./... | grep -v -e /tests/e2e -e /tests/live)
 	$(GO) test -timeout 15m $(FULL)
 
 test-e2e: ## telegraf, plugin, engine and InfluxDB together
 	$(GO) test -count=1 -timeout 15m ./tests/e2e/...
+
+test-live: ## capture from interfaces of network namespaces, as root; AGP_OVERLOAD=60s for the long overload
+	$(GO) test -count=1 -p 1 -timeout 20m ./tests/live/...
 
 fuzz: ## every fuzz target for FUZZTIME (60s), FUZZJOBS (2) at a time
 	@tests/fuzz.sh $(FUZZTIME) $(FUZZJOBS)
 
 bench: build deps-bench $(BUILD)/venv-bench/.ready ## packets/s against other flow meters, in one run; writes tests/bench/RESULTS.md
 	$(GO) run ./tests/bench/cmd/agp-bench -plugin $(BUILD)/telegraf-agp -python $(BUILD)/venv-bench/bin/python -dir $(BUILD)/bench -out tests/bench/RESULTS.md
+
+# The overload of the tests lasts as long here as it is asked for: a minute.
+bench-live: build deps-bench ## packets/s from an interface against other flow meters, as root; writes tests/bench/RESULTS-LIVE.md
+	$(GO) run ./tests/bench/cmd/agp-bench-live -plugin $(BUILD)/telegraf-agp -dir $(BUILD)/bench-live -out tests/bench/RESULTS-LIVE.md
+	AGP_REQUIRE=1 AGP_OVERLOAD=60s $(GO) test -count=1 -timeout 15m -v -run Overload ./tests/live | tee $(BUILD)/bench-live/overload.txt
 
 $(BUILD)/%.pcap:
 	@mkdir -p $(@D)
@@ -70,7 +78,7 @@ generate: ## generated files again: protobuf, vector code
 
 cover: ## test coverage, build/cover.html
 	@mkdir -p $(BUILD)
-	$(GO) test -coverprofile=$(BUILD)/cover.out $$($(GO) list ./... | grep -v /tests/e2e)
+	$(GO) test -coverprofile=$(BUILD)/cover.out $$($(GO) list ./... | grep -v -e /tests/e2e -e /tests/live)
 	$(GO) tool cover -html=$(BUILD)/cover.out -o $(BUILD)/cover.html
 	$(GO) tool cover -func=$(BUILD)/cover.out | tail -1
 
@@ -90,10 +98,10 @@ $(BUILD)/venv-bench/.ready: tests/bench/requirements.txt
 	touch $@
 
 deps: ## packages for "make test"
-	@tests/packages.sh gcc:gcc influxd:influxdb tshark:tshark protoc:protobuf-compiler python3:python3-venv
+	@tests/packages.sh gcc:gcc influxd:influxdb tshark:tshark protoc:protobuf-compiler python3:python3-venv ethtool:ethtool clang-19:clang-19 llvm-strip-19:llvm-19 qemu-system-x86_64:qemu-system-x86
 
 deps-bench: ## packages for "make bench"
-	@tests/packages.sh argus:argus-server nfpcapd:nfdump softflowd:softflowd ndpiReader:libndpi-bin python3:python3-venv taskset:util-linux
+	@tests/packages.sh argus:argus-server racount:argus-client nfpcapd:nfdump softflowd:softflowd ndpiReader:libndpi-bin python3:python3-venv taskset:util-linux
 
 clean: ## remove build/
 	rm -rf $(BUILD)

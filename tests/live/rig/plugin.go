@@ -46,6 +46,10 @@ func (b *buffer) String() string {
 // Run starts a command inside a namespace. Closing its standard input, which happens when
 // this process ends, ends a plugin.
 func Run(ns *netns.NS, cmd *exec.Cmd) (*Process, error) {
+	return run(cmd, func() error { return ns.Start(cmd) })
+}
+
+func run(cmd *exec.Cmd, start func() error) (*Process, error) {
 	p := &Process{cmd: cmd, exited: make(chan struct{})}
 	cmd.Stdout, cmd.Stderr = &p.out, &p.log
 	cmd.WaitDelay = time.Second
@@ -53,7 +57,7 @@ func Run(ns *netns.NS, cmd *exec.Cmd) (*Process, error) {
 	if p.stdin, err = cmd.StdinPipe(); err != nil {
 		return nil, err
 	}
-	if err := ns.Start(cmd); err != nil {
+	if err := start(); err != nil {
 		return nil, err
 	}
 	go func() {
@@ -61,6 +65,11 @@ func Run(ns *netns.NS, cmd *exec.Cmd) (*Process, error) {
 		close(p.exited)
 	}()
 	return p, nil
+}
+
+// RunOn starts a command inside a namespace on the given CPUs.
+func RunOn(ns *netns.NS, cmd *exec.Cmd, cpus ...int) (*Process, error) {
+	return run(cmd, func() error { return ns.Do(func() error { return onCPUs(cpus, cmd.Start) }) })
 }
 
 // Plugin starts the plugin as telegraf does.

@@ -25,6 +25,8 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/agp-net/telegraf-agp/tests/bench"
 	"github.com/agp-net/telegraf-agp/tests/live/rig"
 	"github.com/agp-net/telegraf-agp/tests/netns"
@@ -201,6 +203,7 @@ func once(ctx context.Context, m *meter, dir string, cpus []int, frames [][]byte
 	if err != nil {
 		return r, err
 	}
+	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, -20) // as the meter
 	before := cpuTime(run.pid)
 	begin := time.Now()
 	for time.Since(begin) < span && ctx.Err() == nil {
@@ -214,6 +217,7 @@ func once(ctx context.Context, m *meter, dir string, cpus []int, frames [][]byte
 		}
 	}
 	r.span = time.Since(begin)
+	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, 0)
 	release()
 	r.cpu = cpuTime(run.pid) - before
 	r.counted, r.missed, err = run.counts()
@@ -284,12 +288,7 @@ func program(b *board, args ...string) (*rig.Process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", args[0], bench.ErrMissing)
 	}
-	taskset, err := exec.LookPath("taskset")
-	if err != nil {
-		return nil, fmt.Errorf("taskset: %w", bench.ErrMissing)
-	}
-	cmd := exec.Command(taskset, append([]string{"-c", strconv.Itoa(b.meterCPU), path}, args[1:]...)...) //nolint:gosec // a rival
-	return rig.Run(b.host, cmd)
+	return rig.RunOn(b.host, exec.Command(path, args[1:]...), b.meterCPU) //nolint:gosec // a rival
 }
 
 // warmUp is how long a rival may take to open the interface.
@@ -320,7 +319,6 @@ func softflowd(b *board) (*running, error) {
 			return 0, 0, fmt.Errorf("softflowctl: %w: %s", err, out)
 		}
 		counted, err = after(string(out), "Packets processed: ")
-		missed, _ = after(string(out), "libpcap: ") // received and dropped, see below
 		return counted, b.expect() - min(counted, b.expect()), err
 	}}, nil
 }
@@ -381,7 +379,7 @@ func print(out io.Writer, meters []*meter, o options) {
 	fmt.Fprintf(out, "# Benchmark results, live\n\n%s\n\n", bench.Machine("make bench-live"))
 	fmt.Fprintf(out, "A veth pair between two network namespaces; one CPU sends %d packets of %d flows (about 380 bytes each) again and again for %v as fast as it can, "+
 		"the meter has the other CPU for itself. What the kernel does on receipt, for the sockets of the rivals as for our programs, is on the sender's CPU, so the rate of sending differs. "+
-		"Median of %d runs in turns. Counted: frames that are in flows. Missed: all others that came to the interface.\n\n```\n", packets, flows, o.span, o.runs)
+		"Both have the highest priority (nice -20). Median of %d runs in turns. Counted: frames that are in flows. Missed: all others that came to the interface.\n\n```\n", packets, flows, o.span, o.runs)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "meter\tsent M/s\tcounted M/s\tmin\tmax\tmissed\tmeter CPU %\tcounted M per CPU second\t")
 	bestRate, bestCore, rival := 0.0, 0.0, ""
