@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -73,6 +74,56 @@ func TestFragmentsOfABlockedHostAreDropped(t *testing.T) {
 	f := udp(t, "192.0.2.1:1", "198.51.100.1:2")
 	binary.BigEndian.PutUint16(f[20:], 5)
 	require.EqualValues(t, tcShot, run(t, d, ingress, f))
+}
+
+// The kernel delivers all of these; what of them is not understood begins behind the address.
+func TestABlockedHostDoesNotHideBehindHeadersThatAreNotUnderstood(t *testing.T) {
+	const extensions = 9 // one more than the programs follow
+	headers := []byte{}
+	for i := range extensions {
+		next := byte(layers.IPProtocolIPv6Destination)
+		if i == extensions-1 {
+			next = byte(layers.IPProtocolUDP)
+		}
+		headers = append(headers, next, 0, 1, 4, 0, 0, 0, 0)
+	}
+	six := func(src, dst string) []byte {
+		f := udp(t, src, dst)
+		f[14+6] = byte(layers.IPProtocolIPv6Destination)
+		binary.BigEndian.PutUint16(f[14+4:], binary.BigEndian.Uint16(f[14+4:])+uint16(len(headers))) //nolint:gosec // small
+		return slices.Insert(f, 14+40, headers...)
+	}
+	// The first fragment ends within the header of the transport.
+	four := func(src, dst string) []byte {
+		f := packet(t, layers.IPProtocolSCTP, src, dst)
+		binary.BigEndian.PutUint16(f[14+2:], 28)
+		binary.BigEndian.PutUint16(f[14+6:], 0x2000)
+		return f
+	}
+	for _, c := range []struct {
+		name, rule, from, to string
+		frame                func(src, dst string) []byte
+	}{
+		{"extension headers", "2001:db8::1/128", "[2001:db8::1]:1", "[2001:db9::1]:2", six},
+		{"short first fragment", "192.0.2.1/32", "192.0.2.1:1", "198.51.100.1:2", four},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d := load(t, Config{})
+			in, out := c.frame(c.from, c.to), c.frame(c.to, c.from)
+			require.EqualValues(t, tcNext, run(t, d, ingress, in))
+			require.EqualValues(t, 1, count(t, d).Unparsed.Frames)
+			require.NoError(t, d.Add([]Rule{block(c.rule)}))
+			require.EqualValues(t, tcShot, run(t, d, ingress, in))
+			require.EqualValues(t, tcShot, run(t, d, egress, out))
+			require.EqualValues(t, xdpDrop, run(t, d, divert, in))
+			require.EqualValues(t, xdpDrop, run(t, d, mirror, in))
+			require.EqualValues(t, tcNext, run(t, d, ingress, out))
+			n := count(t, d)
+			require.EqualValues(t, 4, n.Blocked.Frames)
+			require.EqualValues(t, 6, n.Unparsed.Frames)
+			require.EqualValues(t, 6, n.Seen().Frames)
+		})
+	}
 }
 
 func TestDryRunCountsAndDropsNothing(t *testing.T) {

@@ -280,8 +280,9 @@ INLINE long load(void *ctx, const int kind, void *to, __u32 len)
 	return kind == AGP_SKB ? bpf_skb_load_bytes(ctx, 0, to, len) : bpf_xdp_load_bytes(ctx, 0, to, len);
 }
 
-/* The size of a reservation is a constant, hence one of three sizes. The barrier
- * keeps the compiler from proving the check away that the verifier wants to see.
+/* The size of a reservation is a constant, hence one of three sizes, powers of two.
+ * The mask gives every verifier the range 1 to size; the barrier keeps the
+ * compiler from proving it needless.
  */
 #define SNAPSHOT(size)                                                                \
 	({                                                                            \
@@ -291,11 +292,10 @@ INLINE long load(void *ctx, const int kind, void *to, __u32 len)
 		} *e = bpf_ringbuf_reserve(ring, sizeof(*e), 0);                      \
 		long err = 1;                                                         \
 		if (e) {                                                              \
-			__u32 cap = head->cap;                                        \
+			__u64 cap = head->cap;                                        \
 			asm volatile("" : "+r"(cap));                                 \
 			e->head = *head;                                              \
-			if (cap > 0 && cap <= (size))                                 \
-				err = load(ctx, kind, e->data, cap);                  \
+			err = load(ctx, kind, e->data, ((cap - 1) & ((size) - 1)) + 1); \
 			if (err)                                                      \
 				bpf_ringbuf_discard(e, BPF_RB_NO_WAKEUP);             \
 			else                                                          \
@@ -381,15 +381,20 @@ INLINE int tc(struct __sk_buff *skb, const int hook, const int raw)
 		head.hash = agp_hash(&p);
 		if (p.flags & AGP_PKT_FRAGMENT)
 			head.flags |= AGP_EVENT_FRAGMENT;
+	} else {
+		head.flags |= AGP_EVENT_UNPARSED;
+		add(n, AGP_UNPARSED, &w);
+	}
+	/* The address counts, also where what follows it is not understood: nobody leaves
+	 * the block list by one more extension header.
+	 */
+	if (p.version) {
 		fate = agp_judge(&p, egress, w.frames);
 		if (fate != AGP_COUNTS) {
 			add(n, fate, &w);
 			if (fate == AGP_BLOCKED || fate == AGP_RATE_LIMITED)
 				return TC_ACT_SHOT;
 		}
-	} else {
-		head.flags |= AGP_EVENT_UNPARSED;
-		add(n, AGP_UNPARSED, &w);
 	}
 	fate = agp_route(&p, parsed, head.hash, 0);
 	if (fate == AGP_TO_ENGINE) {
@@ -477,15 +482,18 @@ INLINE int xdp(struct xdp_md *ctx, const int divert, const int device)
 		head.hash = agp_hash(&p);
 		if (p.flags & AGP_PKT_FRAGMENT)
 			head.flags |= AGP_EVENT_FRAGMENT;
+	} else {
+		head.flags |= AGP_EVENT_UNPARSED;
+		add(n, AGP_UNPARSED, &w);
+	}
+	/* As above. */
+	if (p.version) {
 		fate = agp_judge(&p, 0, 1);
 		if (fate != AGP_COUNTS) {
 			add(n, fate, &w);
 			if (fate == AGP_BLOCKED || fate == AGP_RATE_LIMITED)
 				return XDP_DROP;
 		}
-	} else {
-		head.flags |= AGP_EVENT_UNPARSED;
-		add(n, AGP_UNPARSED, &w);
 	}
 	fate = agp_route(&p, parsed, head.hash, divert);
 	if (fate == AGP_TO_ENGINE && divert) {
