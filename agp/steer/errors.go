@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 )
 
@@ -106,6 +107,10 @@ func explain(err error) error {
 	missing, capErr := MissingCapabilities()
 	if capErr != nil {
 		return errors.Join(err, capErr)
+	}
+	var verifier *ebpf.VerifierError
+	if len(missing) == 0 && errors.As(err, &verifier) {
+		return err // the verifier refuses with the same numbers
 	}
 	return &PermissionError{Capability: strings.Join(missing, ", "), Err: err}
 }
