@@ -11,7 +11,7 @@ FUZZTIME    ?= 60s
 FUZZJOBS    ?= 2
 CAPTURES    ?= $(wildcard ../shared/captures)
 # Packages that shorten their longest tests under the race detector: tested without it as well.
-FULL        := ./agp/detect
+FULL        := ./agp/detect ./agp/steer
 LINT        := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 VERSION = $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
@@ -73,7 +73,7 @@ $(BUILD)/%.pcap:
 train: ## train both models again (CAPTURES=folder of labelled captures)
 	$(MAKE) -C configs/models/train train CAPTURES=$(abspath $(CAPTURES))
 
-generate: ## generated files again: protobuf, vector code
+generate: ## generated files again: protobuf, vector code, BPF objects
 	$(GO) generate ./...
 
 cover: ## test coverage, build/cover.html
