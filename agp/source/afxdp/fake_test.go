@@ -6,6 +6,7 @@ import (
 	"math/bits"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -32,7 +33,7 @@ type fakeQueue struct {
 // newFake returns a source whose rings are plain memory and begin at start, and the
 // kernel's side of each queue.
 func newFake(t testing.TB, cfg Config, start uint32, queues int) (*Source, []*fakeQueue) {
-	s := &Source{cfg: cfg, event: -1, clock: newClock(0), chunk: smallFrame}
+	s := &Source{cfg: cfg, event: -1, clock: newClock(0), chunk: smallFrame, sleep: func(time.Duration) {}}
 	s.home = bits.TrailingZeros(uint(cfg.Frames * s.chunk))
 	s.umem = make([]byte, queues*cfg.Frames*s.chunk)
 	p := &port{linkInfo: linkInfo{name: "fake0", linkType: packet.LinkEthernet}}

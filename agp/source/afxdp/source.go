@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/agp-net/telegraf-agp/agp/source"
+	"github.com/agp-net/telegraf-agp/agp/source/live"
 )
 
 const (
@@ -30,6 +31,8 @@ const (
 	maxWait = 50 * time.Millisecond
 	// retry is how soon frames are offered again that a peer could not send.
 	retry = time.Millisecond
+	// longestPause is a fraction of the time in which a ring of the default size fills up.
+	longestPause = 200 * time.Microsecond
 	// bindPatience is how long Open waits for the kernel to release queues.
 	bindPatience = 2 * time.Second
 )
@@ -49,8 +52,10 @@ type Source struct {
 	links   *netlink.Handle
 
 	clock clock
+	sleep func(time.Duration)
 	last  int64 // time of the last frame
 	turn  int   // the socket to begin with
+	pace  live.Pace
 	final error // what Next returns from now on
 	fds   []unix.PollFd
 
@@ -75,7 +80,7 @@ func Open(cfg Config) (*Source, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
 	}
-	s := &Source{cfg: cfg, event: -1, clock: newClock(cfg.Offset)}
+	s := &Source{cfg: cfg, event: -1, clock: newClock(cfg.Offset), sleep: live.System().Sleep}
 	if err := s.open(); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -263,8 +268,12 @@ func (s *Source) Next(b *source.Batch) (int, error) {
 			s.final = io.EOF
 			break
 		}
+		if !waited {
+			s.gather()
+		}
 		s.reap()
 		n := s.take(b)
+		s.pace.Polled(n, cap(b.Frames), n == cap(b.Frames))
 		if s.final = s.send(); s.final != nil && n == 0 {
 			break
 		}
@@ -276,6 +285,15 @@ func (s *Source) Next(b *source.Batch) (int, error) {
 		}
 	}
 	return 0, s.final
+}
+
+// gather lets frames come together under load. Who waits in poll instead is woken for
+// nearly every frame, at the cost of the CPU that receives it. What goes on to a peer
+// does not wait.
+func (s *Source) gather() {
+	if d := min(s.pace.Pause(), longestPause); d > 0 && s.cfg.Peer == nil {
+		s.sleep(d)
+	}
 }
 
 func (s *Source) stopped() bool {

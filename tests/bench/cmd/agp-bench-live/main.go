@@ -43,6 +43,7 @@ const (
 
 type options struct {
 	plugin, models, dir, out string
+	only                     string
 	runs                     int
 	span                     time.Duration
 }
@@ -55,6 +56,7 @@ func main() {
 	flag.StringVar(&o.out, "out", "", "`file` to write the results to as well")
 	flag.IntVar(&o.runs, "runs", 3, "runs of each program")
 	flag.DurationVar(&o.span, "span", 8*time.Second, "how long each run sends")
+	flag.StringVar(&o.only, "only", "", "`names` of meters to run, separated by semicolons")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -133,6 +135,9 @@ func run(ctx context.Context, o options) error {
 		{name: "telegraf-agp divert, both models", ours: true, start: ours(o.plugin, "divert", models), note: "the same"},
 		{name: "softflowd", start: softflowd, note: "`softflowd -d -i h0 -v 9 -6 -m 2000000 -n 127.0.0.1:9995`: AF_PACKET by libpcap, NetFlow 9 to a UDP socket that discards"},
 		{name: "argus", start: argus, note: "`argus -i h0 -S 300 -w FILE`: AF_PACKET by libpcap, records to a file"},
+	}
+	if o.only != "" {
+		meters = slices.DeleteFunc(meters, func(m *meter) bool { return !slices.Contains(strings.Split(o.only, ";"), m.name) })
 	}
 	for round := range o.runs {
 		for _, m := range meters {
