@@ -21,7 +21,8 @@ func acquire(dir string, netns uint64, l link) (*portLock, error) {
 	}
 	path := filepath.Join(dir, fmt.Sprintf("%d-%d.lock", netns, l.Index))
 	for {
-		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
+		// Who can read a file can lock it, and keep everybody else from the port.
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 		if err != nil {
 			return nil, fmt.Errorf("%s: lock: %w", l.Name, err)
 		}
@@ -39,6 +40,7 @@ func acquire(dir string, netns uint64, l link) (*portLock, error) {
 		held, err1 := f.Stat()
 		there, err2 := os.Stat(path)
 		if err1 == nil && err2 == nil && os.SameFile(held, there) {
+			_ = f.Chmod(0o600) // a file that is left may have another mode
 			_ = f.Truncate(0)
 			_, _ = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0) // for the message only
 			return &portLock{f}, nil
