@@ -25,6 +25,7 @@ import (
 type guarded struct {
 	*lan
 	plugin *rig.Process
+	config string
 	probe  *rig.Probe
 	socket string
 }
@@ -37,8 +38,9 @@ func guard(t *testing.T, enforce string) *guarded {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	g.socket = filepath.Join(dir, "s")
-	g.plugin = startPlugin(t, g.host, pluginConfig(t, "mirror", "",
-		fmt.Sprintf("  [inputs.agp.enforce]\n    enabled = true\n    socket = %q\n%s", g.socket, enforce), "h0"))
+	g.config = pluginConfig(t, "mirror", "",
+		fmt.Sprintf("  [inputs.agp.enforce]\n    enabled = true\n    socket = %q\n%s", g.socket, enforce), "h0")
+	g.plugin = startPlugin(t, g.host, g.config)
 	g.probe, err = rig.ProbeUDP(g.host, farNet.Addr())
 	require.NoError(t, err)
 	t.Cleanup(func() { g.probe.Stop() })
@@ -150,6 +152,30 @@ func TestRuleIsInForceUntilItEndsAndInEveryEngine(t *testing.T) {
 	g.silent(t)  // the next engine has the rule
 	g.plugin.Kill()
 	g.answers(t)
+}
+
+// TestRulesOutliveThePluginOnlyIfTheyPersist: kill -9 of the plugin opens the way in any case.
+func TestRulesOutliveThePluginOnlyIfTheyPersist(t *testing.T) {
+	for _, persist := range []bool{true, false} {
+		t.Run(fmt.Sprintf("persist = %v", persist), func(t *testing.T) {
+			g := guard(t, fmt.Sprintf("    dry_run = false\n    persist = %v\n    state_file = %q\n", persist, filepath.Join(t.TempDir(), "enforce.state")))
+			g.block(t, time.Hour)
+			g.silent(t)
+			begin := time.Now()
+			g.plugin.Kill()
+			g.answers(t)
+			require.Less(t, time.Since(begin), passWithin)
+
+			g.plugin = startPlugin(t, g.host, g.config)
+			g.up(t)
+			if persist {
+				g.silent(t)
+				return
+			}
+			settle(time.Second)
+			g.answers(t)
+		})
+	}
 }
 
 // TestOwnAddressIsNeverBlocked, however the prefix is written.

@@ -2,7 +2,6 @@ package live
 
 import (
 	"os"
-	"strings"
 	"testing"
 	"time"
 
@@ -116,5 +115,3 @@ func lost(s *agppb.Snapshot) map[string]uint64 {
 	}
 	return out
 }
-
-func join(lines []string) string { return strings.Join(lines, "\n") }
