@@ -71,10 +71,10 @@ func (i *iface) wrap(err error) error {
 }
 
 // AttachMirror takes snapshots of what an interface receives and sends, at tcx or,
-// where the kernel has none, at clsact. With xdp, what it receives is taken by an XDP program,
-// native if the driver can; that sees frames before the kernel coalesces them, but
+// where the kernel has none, at clsact. With xdp, what it receives is taken by an XDP
+// program if the driver can; that sees frames before the kernel coalesces them, but
 // attaching it may interrupt traffic. how says what was attached: "tcx", "clsact",
-// "xdp native + tcx" and so on.
+// "xdp native + tcx", "xdp native + clsact".
 func (d *Datapath) AttachMirror(ifindex int, xdp bool) (how string, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -90,12 +90,14 @@ func (d *Datapath) AttachMirror(ifindex int, xdp bool) (how string, err error) {
 		ingress, egress = bpf.SteerProgAgpIngressIp, bpf.SteerProgAgpEgressIp
 	}
 	if xdp {
-		ingress = ""
-		mode, err := d.attachXDP(i, bpf.SteerProgAgpMirror, []Mode{Native, Generic})
-		if err != nil {
+		// Not in generic mode: that is behind the kernel's coalescing, of which it knows nothing.
+		_, err := d.attachXDP(i, bpf.SteerProgAgpMirror, []Mode{Native})
+		switch {
+		case err == nil:
+			ingress, how = "", "xdp native + "
+		case !errors.Is(err, ErrNoDriverXDP) && !errors.Is(err, ErrMTU):
 			return "", i.wrap(err)
 		}
-		how = "xdp " + mode.String() + " + "
 	}
 	hook, err := d.attachTC(i, ingress, egress)
 	if err != nil {

@@ -342,6 +342,16 @@ func TestDivertTakesTheFirstModeThatWorks(t *testing.T) {
 	}
 }
 
+func TestAMirrorByXDPIsOneByTCWhereTheDriverHasNoXDP(t *testing.T) {
+	v := newVeth(t, 0)
+	require.NoError(t, v.b.Macvlan("mac0", "eth1"))
+	mac := index(t, v.b, "mac0")
+	d := load(t, Config{})
+	var how string
+	require.NoError(t, v.b.Do(func() (err error) { how, err = d.AttachMirror(mac, true); return err }))
+	require.Contains(t, []string{"tcx", "clsact"}, how, "generic XDP would take coalesced frames for one")
+}
+
 func TestFramesOfSeveralBuffersAreMirroredByXDP(t *testing.T) {
 	v := newVeth(t, 9000)
 	d := load(t, Config{})

@@ -44,3 +44,16 @@ func readRing(t testing.TB, m *ebpf.Map) []record {
 	}
 	return out
 }
+
+// skipRing throws away what is in a ring.
+func skipRing(t testing.TB, m *ebpf.Map) {
+	t.Helper()
+	page := os.Getpagesize()
+	cons, err := unix.Mmap(m.FD(), 0, page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, unix.Munmap(cons)) }()
+	prod, err := unix.Mmap(m.FD(), int64(page), page, unix.PROT_READ, unix.MAP_SHARED)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, unix.Munmap(prod)) }()
+	atomic.StoreUint64((*uint64)(unsafe.Pointer(&cons[0])), atomic.LoadUint64((*uint64)(unsafe.Pointer(&prod[0]))))
+}

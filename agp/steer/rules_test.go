@@ -2,6 +2,7 @@ package steer
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net/netip"
 	"testing"
 	"time"
@@ -140,4 +141,35 @@ func BenchmarkVerdict(b *testing.B) {
 	both("1M-hosts-and-a-network", free)
 	require.NoError(b, d.Clear())
 	both("cleared", free)
+}
+
+// BenchmarkSnapshot is the cost of a frame that is mirrored, by the bytes taken of it.
+func BenchmarkSnapshot(b *testing.B) {
+	for _, snap := range []int{64, 128, 256} {
+		d := load(b, Config{SnapLen: snap, RingBytes: 64 << 20})
+		f := append(udp(b, "198.51.100.9:1", "198.51.100.1:2"), make([]byte, 1400)...)
+		for _, prog := range []string{ingress, mirror} {
+			b.Run(fmt.Sprintf("%d/%s", snap, prog), func(b *testing.B) {
+				run(b, d, prog, f) // loads it
+				d.mu.Lock()
+				p, err := d.program(prog, 0, 0)
+				d.mu.Unlock()
+				require.NoError(b, err)
+				const repeat = 100_000 // fits into the ring
+				var sum time.Duration
+				for b.Loop() {
+					_, took, err := p.Benchmark(f, repeat, nil)
+					require.NoError(b, err)
+					sum += took
+					b.StopTimer()
+					for _, m := range d.Rings() {
+						skipRing(b, m)
+					}
+					b.StartTimer()
+				}
+				b.ReportMetric(float64(sum.Nanoseconds())/float64(b.N), "ns/frame")
+				require.Zero(b, count(b, d).RingFull.Frames)
+			})
+		}
+	}
 }
