@@ -237,11 +237,26 @@ func (n *NS) Rename(name, to string) error {
 	return n.with(name, func(l netlink.Link) error { return n.nl.LinkSetName(l, to) })
 }
 
-// Addr gives an interface an address.
+// Addr gives an interface an address. With the first of IPv6 it is able to say what
+// that needs.
 func (n *NS) Addr(name string, prefix netip.Prefix) error {
+	if prefix.Addr().Is6() {
+		err := n.Do(func() error {
+			dir := "/proc/sys/net/ipv6/conf/" + name
+			return errors.Join(os.WriteFile(dir+"/accept_dad", []byte("0"), 0), os.WriteFile(dir+"/router_solicitations", []byte("0"), 0),
+				os.WriteFile(dir+"/disable_ipv6", []byte("0"), 0))
+		})
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
 	return n.with(name, func(l netlink.Link) error {
 		ip := prefix.Addr().AsSlice()
-		return n.nl.AddrAdd(l, &netlink.Addr{IPNet: &net.IPNet{IP: ip, Mask: net.CIDRMask(prefix.Bits(), len(ip)*8)}})
+		a := &netlink.Addr{IPNet: &net.IPNet{IP: ip, Mask: net.CIDRMask(prefix.Bits(), len(ip)*8)}}
+		if prefix.Addr().Is6() {
+			a.Flags = unix.IFA_F_NODAD // can be used at once
+		}
+		return n.nl.AddrAdd(l, a)
 	})
 }
 
