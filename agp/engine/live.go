@@ -274,6 +274,14 @@ func (c *capture) divert(l *agppb.Live, policy steer.Policy) error {
 		return err
 	}
 	c.src = src
+	if len(names) > 1 {
+		if ok, err := bridged(names[0], names[1]); err != nil {
+			return err
+		} else if !ok {
+			c.log(agppb.Log_WARN, "%s and %s are not ports of one bridge: frames that the engine does not take (ARP and all else that is not IP), "+
+				"and while no engine runs all of them, do not get from one to the other", names[0], names[1])
+		}
+	}
 	for _, s := range src.Status() {
 		if mode := "AF_XDP " + s.Mode.String(); !slices.Contains(how, mode) {
 			how = append(how, mode)
@@ -584,6 +592,19 @@ func severalHooks(names []string) bool {
 	})
 }
 
+// bridged says whether what the kernel keeps of one port of a pair can get to the other.
+func bridged(a, b string) (bool, error) {
+	var bridge [2]int
+	for i, name := range []string{a, b} {
+		l, err := netlink.LinkByName(name)
+		if err != nil {
+			return false, fmt.Errorf("%s: %w", name, err)
+		}
+		bridge[i] = l.Attrs().MasterIndex
+	}
+	return bridge[0] != 0 && bridge[0] == bridge[1], nil
+}
+
 // receiveQueues returns how many receive queues an interface has.
 func receiveQueues(name string) (int, error) {
 	l, err := netlink.LinkByName(name)
@@ -599,12 +620,29 @@ func randomKey() (key [16]byte) {
 	return key
 }
 
-// Restore puts back what engines that crashed have left changed at ports.
-func Restore(stateDir string) ([]string, error) {
+// Restore puts back what engines that crashed have left changed at ports, and removes
+// their filters from interfaces, which no engine may have now.
+func Restore(stateDir string, interfaces []string) (lines []string, err error) {
 	reports, err := port.RestoreAll(stateDir)
-	var lines []string
 	for _, r := range reports {
 		lines = append(lines, r.String())
 	}
-	return lines, err
+	errs := []error{err}
+	for _, name := range interfaces {
+		l, err := netlink.LinkByName(name)
+		var gone netlink.LinkNotFoundError
+		if errors.As(err, &gone) {
+			continue // with its filters
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", name, err))
+			continue
+		}
+		n, err := steer.Sweep(l.Attrs().Index)
+		if n > 0 {
+			lines = append(lines, fmt.Sprintf("%s: %d filters removed", name, n))
+		}
+		errs = append(errs, err)
+	}
+	return lines, errors.Join(errs...)
 }
