@@ -90,13 +90,14 @@ func engineCommand() *cli.Command {
 		Usage:  "the packet pipeline; started by the plugin",
 		Hidden: true,
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "restore", Usage: "only put back what engines that crashed have changed at ports, from the journals in `FOLDER`"},
+			&cli.StringFlag{Name: "restore", Usage: "only put back what engines that crashed have left at ports, from the journals in `FOLDER`"},
+			&cli.StringSliceFlag{Name: "interface", Usage: "with --restore: also remove their filters from `NAME`, which no engine has now"},
 		},
 		Action: func(c *cli.Context) error {
 			if !c.IsSet("restore") {
 				return engine.Main(c.Context, programVersion(), engine.Build)
 			}
-			lines, err := engine.Restore(c.String("restore"))
+			lines, err := engine.Restore(c.String("restore"), c.StringSlice("interface"))
 			for _, l := range lines {
 				fmt.Fprintln(c.App.Writer, l)
 			}

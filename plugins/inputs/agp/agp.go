@@ -362,7 +362,7 @@ func (a *AGP) Start(acc telegraf.Accumulator) error {
 	conf := supervise.Config{Command: a.EngineCommand, Version: Version(), Configure: a.conf, Log: a.Log}
 	begin, enforced := a.startEnforcement(&conf)
 	conf.Handler = handler{a.converter, acc, enforced}
-	if a.changesPorts() {
+	if a.live() {
 		conf.Ended = a.takeBack
 	}
 	s, err := supervise.New(conf)

@@ -167,15 +167,18 @@ const defaultWindow = time.Minute
 // takeBackLimit is what undoing may take: it is a few system calls.
 const takeBackLimit = 1500 * time.Millisecond
 
-// changesPorts says that the engine can change settings of a port that would outlive it.
-func (a *AGP) changesPorts() bool { return a.Source == sourceDivert }
-
-// takeBack undoes what an engine that crashed has left changed at a port. An engine that
-// ended in order has done so itself, and then there is nothing to do.
+// takeBack undoes what an engine that crashed has left at ports: settings, and filters where
+// the kernel has no tcx. An engine that ended in order has done so itself, and then there
+// is nothing to do.
 func (a *AGP) takeBack() {
 	ctx, cancel := context.WithTimeout(context.Background(), takeBackLimit)
 	defer cancel()
 	args := append(slices.Clone(a.EngineCommand[1:]), "--restore", a.Live.StateDir)
+	for _, name := range append(slices.Clone(a.Interfaces), a.Live.Peer) {
+		if name != "" {
+			args = append(args, "--interface", name)
+		}
+	}
 	if out, err := exec.CommandContext(ctx, a.EngineCommand[0], args...).CombinedOutput(); err != nil {
 		a.Log.Errorf("Settings of %s are not restored, the next engine tries again: %v: %s", strings.Join(a.Interfaces, ", "), err, bytes.TrimSpace(out))
 	}

@@ -2,6 +2,8 @@ package agp
 
 import (
 	"math"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -98,4 +100,19 @@ func manyClasses(n int) []string {
 		list[i] = "tcp"
 	}
 	return list
+}
+
+// TestPortsArePutBackAfterEveryEngine: by the engine's own program, which is told where to look.
+func TestPortsArePutBackAfterEveryEngine(t *testing.T) {
+	dir := t.TempDir()
+	a := livePlugin(t)
+	a.Source, a.Live.Peer, a.Live.StateDir = sourceDivert, "eth1", dir
+	script := filepath.Join(dir, "engine")
+	require.NoError(t, os.WriteFile(script, []byte("#!/bin/sh\necho \"$@\" >"+dir+"/args; exit $(cat "+dir+"/code)\n"), 0o700))
+	a.EngineCommand = []string{script, "engine"}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "code"), []byte("0"), 0o600))
+	a.takeBack()
+	args, err := os.ReadFile(filepath.Join(dir, "args"))
+	require.NoError(t, err)
+	require.Equal(t, "engine --restore "+dir+" --interface eth0 --interface eth1\n", string(args))
 }
