@@ -10,7 +10,7 @@ import (
 	"github.com/agp-net/telegraf-agp/agp/packet"
 )
 
-// ErrLinkType: frames of such a device cannot be read.
+// ErrLinkType says that frames of a kind of device cannot be read.
 var ErrLinkType = errors.New("unsupported type of device")
 
 // LinkType returns the link type of frames of a device of the given hardware type
@@ -33,8 +33,9 @@ func LinkType(hardware uint16) (packet.LinkType, error) {
 }
 
 const (
-	macs   = 12 // destination and source address
-	TagLen = 4  // bytes of a VLAN tag
+	macs = 12 // destination and source address
+	// TagLen is the length of a VLAN tag in bytes.
+	TagLen = 4
 )
 
 // AppendFrame appends a frame to dst. A tag that hardware took out of it (proto is
