@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cespare/xxhash/v2"
+	"golang.org/x/sys/unix"
 )
 
 // ErrState says that a state file is damaged.
@@ -100,17 +101,29 @@ func decodeState(data []byte) ([]Rule, error) {
 	return rules, nil
 }
 
+// readState reads what is a file; to open a pipe would wait for its writer.
+func readState(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) //nolint:gosec // the configured file
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: not a regular file", path)
+	}
+	return io.ReadAll(io.LimitReader(bufio.NewReader(f), maxState))
+}
+
 // load takes over the rules of the state file. What the allow list forbids goes
 // when that is known, before anything is sent.
 func (m *Manager) load() {
-	f, err := os.Open(m.cfg.StateFile)
+	data, err := readState(m.cfg.StateFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return
-	}
-	var data []byte
-	if err == nil {
-		data, err = io.ReadAll(io.LimitReader(bufio.NewReader(f), maxState))
-		f.Close()
 	}
 	if err != nil {
 		m.cfg.Log.Errorf("Rules of an earlier run are not loaded: %v", err)
@@ -183,7 +196,11 @@ func (m *Manager) save() {
 // content back.
 func replaceFile(path string, data []byte) error {
 	dir := filepath.Dir(path)
-	temp, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600) //nolint:gosec // the configured file
+	// What a crash has left there goes, and a link is not followed.
+	if err := os.Remove(path + ".new"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	temp, err := os.OpenFile(path+".new", os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600) //nolint:gosec // the configured file
 	if err != nil {
 		return err
 	}
