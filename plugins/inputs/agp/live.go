@@ -79,6 +79,9 @@ func (a *AGP) checkLive() error {
 	if len(a.Interfaces) == 0 {
 		errs = append(errs, bad("interfaces", a.Interfaces, "at least one interface"))
 	}
+	if a.Source == sourceDivert && len(a.Interfaces) > 1 {
+		errs = append(errs, bad("interfaces", a.Interfaces, `one with source = "divert", and live.peer for a pair`))
+	}
 	seen := map[string]bool{}
 	for i, name := range a.Interfaces {
 		key := fmt.Sprintf("interfaces[%d]", i)
@@ -136,7 +139,8 @@ func (a *AGP) checkLive() error {
 }
 
 func interfaceName(key, name string) error {
-	if name == "" || len(name) > maxInterfaceName || strings.ContainsAny(name, "/ \t\n:") || name == "." || name == ".." {
+	// What a name must not have for the kernel; after a zero byte it would read no further.
+	if name == "" || len(name) > maxInterfaceName || strings.ContainsAny(name, "/: \t\n\v\f\r\x00") || name == "." || name == ".." {
 		return bad(key, name, fmt.Sprintf("a name of 1 to %d characters without blanks, slashes and colons", maxInterfaceName))
 	}
 	return nil

@@ -59,6 +59,8 @@ func TestLiveConfigurationComplaintsNameTheKeyAndWhatIsAllowed(t *testing.T) {
 		`interfaces[0] = "a/b"`:                                          func(a *AGP) { a.Interfaces[0] = "a/b" },
 		`interfaces[0] = ""`:                                             func(a *AGP) { a.Interfaces[0] = "" },
 		`interfaces[0] = "0123456789abcdef"`:                             func(a *AGP) { a.Interfaces[0] = "0123456789abcdef" },
+		`interfaces[0] = "eth0\x00"`:                                     func(a *AGP) { a.Interfaces[0] = "eth0\x00" },
+		`interfaces = [eth0 eth1], allowed: one with source = "divert"`:  func(a *AGP) { a.Source, a.Interfaces = sourceDivert, []string{"eth0", "eth1"} },
 		`interfaces[1] = "eth0", allowed: each interface once`:           func(a *AGP) { a.Interfaces = []string{"eth0", "eth0"} },
 		`files = [x.pcap], allowed: none with source = "mirror"`:         func(a *AGP) { a.Files = []string{"x.pcap"} },
 		"live.snap_len = 63, allowed: 64 to 256":                         func(a *AGP) { a.Live.SnapLen = 63 },
