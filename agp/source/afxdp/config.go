@@ -46,7 +46,7 @@ type Config struct {
 	Port
 
 	PerQueue int // sockets per receive queue; default 1
-	RingSize int // entries of each receive and transmit ring, a power of two; default 2048
+	RingSize int // entries of each receive and transmit ring, a power of two; default 2048, or what Frames has room for
 	// Frames is the number of buffers per receive queue, a power of two. The default
 	// has twice as many as the receive rings of a queue.
 	Frames int
@@ -91,6 +91,11 @@ func (c *Config) setDefaults() error {
 	}
 	if c.RingSize == 0 {
 		c.RingSize = defaultRing
+		if c.Frames > 0 {
+			for c.RingSize = minRing; c.RingSize < maxRing && 4*c.RingSize*c.PerQueue <= c.Frames; {
+				c.RingSize *= 2
+			}
+		}
 	}
 	if !powerOfTwo(c.RingSize) || c.RingSize < minRing || c.RingSize > maxRing {
 		return fmt.Errorf("%w: ring of %d entries: must be a power of two from %d to %d", ErrConfig, c.RingSize, minRing, maxRing)

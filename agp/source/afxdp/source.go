@@ -31,8 +31,9 @@ const (
 	maxWait = 50 * time.Millisecond
 	// retry is how soon frames are offered again that a peer could not send.
 	retry = time.Millisecond
-	// longestPause is a fraction of the time in which a ring of the default size fills up.
-	longestPause = 200 * time.Microsecond
+	// pausePerEntry is how long frames may come together for each entry of a receive ring,
+	// which is full after the pause only at 4 million frames per second.
+	pausePerEntry = 250 * time.Nanosecond
 	// bindPatience is how long Open waits for the kernel to release queues.
 	bindPatience = 2 * time.Second
 )
@@ -291,7 +292,7 @@ func (s *Source) Next(b *source.Batch) (int, error) {
 // nearly every frame, at the cost of the CPU that receives it. What goes on to a peer
 // does not wait.
 func (s *Source) gather() {
-	if d := min(s.pace.Pause(), longestPause); d > 0 && s.cfg.Peer == nil {
+	if d := min(s.pace.Pause(), time.Duration(s.cfg.RingSize)*pausePerEntry); d > 0 && s.cfg.Peer == nil {
 		s.sleep(d)
 	}
 }

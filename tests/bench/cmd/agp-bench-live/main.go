@@ -264,7 +264,8 @@ func ours(binary, kind string, models []string) func(*board) (*running, error) {
 		conf.SnapshotIntervalNs = int64(time.Second)
 		conf.IdleTimeoutNs, conf.ActiveTimeoutNs = int64(time.Minute), int64(5*time.Minute)
 		conf.Source.Live.StateDir = filepath.Join(b.dir, "state")
-		conf.Source.Live.RingBytes = 16 << 20
+		// Room for what comes while the meter does not get its CPU, about 50,000 and 16,000 frames.
+		conf.Source.Live.RingBytes, conf.Source.Live.UmemFrames = 16<<20, 1<<15
 		e, err := rig.Start(b.host, binary, conf, b.meterCPU)
 		if err != nil {
 			return nil, err
