@@ -296,7 +296,9 @@ func (s *Server) change(reply *agppb.ControlReply, prefix, by, what string, do f
 	if rule.Prefix.IsValid() {
 		reply.Rule = ruleToProto(&rule)
 	}
-	s.cfg.Log.Infof("Control: %s %s by %s", what, p, by)
+	// A format for each: the log's limit is on formats, and many blocks must not hide
+	// the one that was taken away.
+	s.cfg.Log.Infof("Control: "+what+" %s by %s", p, by)
 }
 
 // list yields all rules in parts.

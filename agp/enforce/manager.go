@@ -120,6 +120,7 @@ type Manager struct {
 	ready   bool // addresses of this machine are known
 
 	engine bool           // there is one that gets what changes
+	unable bool           // the engine that came up last can enforce nothing
 	epoch  uint64         // counts engines
 	clear  bool           // the next command empties the engine's list first
 	queue  []netip.Prefix // changed since they were sent
@@ -233,6 +234,9 @@ func (m *Manager) addLocked(r *Rule, ttl time.Duration) error {
 	}
 	if !m.ready {
 		return ErrNotReady
+	}
+	if m.unable {
+		return ErrUnable
 	}
 	r.Created = m.cfg.Now()
 	r.Expires = r.Created.Add(ttl)
@@ -407,10 +411,20 @@ func (m *Manager) Stats() Stats {
 	return s
 }
 
-// Ready says that an engine has come up which knows no rules yet. It does not block.
-func (m *Manager) Ready() {
+// Ready says that an engine has come up which knows no rules yet, and whether it can
+// enforce any: if not, rules are kept for a later one and new ones are refused. It does
+// not block.
+func (m *Manager) Ready(able bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.unable = !able
+	if m.unable {
+		m.engine = false
+		if len(m.rules) > 0 {
+			m.cfg.Log.Warnf("%d rules are not enforced: %v", len(m.rules), ErrUnable)
+		}
+		return
+	}
 	m.engine, m.clear = true, true
 	m.epoch++
 	m.queue = m.queue[:0]

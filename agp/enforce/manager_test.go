@@ -133,7 +133,7 @@ func newWorld(t *testing.T, change func(*Config)) *world {
 	m, err := New(cfg)
 	require.NoError(t, err)
 	w.Manager = m
-	m.Ready()
+	m.Ready(true)
 	m.Tick()
 	return w
 }
@@ -479,7 +479,7 @@ func TestAllowedAddressIsNeverInsideAnActiveRule(t *testing.T) {
 				_ = w.Unblock(random())
 				w.now = w.now.Add(time.Duration(rng.IntN(20)) * time.Second)
 			case 5:
-				w.Ready()
+				w.Ready(true)
 			default:
 				if _, err := w.Block(random(), 0, "", ""); err == nil {
 					accepted++
@@ -513,7 +513,7 @@ func TestNewEngineGetsAllRulesInBatches(t *testing.T) {
 	w.engine.up, w.engine.rules["old"] = true, &agppb.SteerRule{}
 	w.Tick()
 	require.Len(t, w.engine.prefixes(), 1, "nothing before it is ready")
-	w.Ready()
+	w.Ready(true)
 	w.Tick()
 	require.Len(t, w.engine.prefixes(), n, "all, and not what was there")
 	require.Equal(t, batch, w.engine.most, "a command is bounded")
@@ -525,7 +525,7 @@ func TestNewEngineGetsAllRulesInBatches(t *testing.T) {
 	w.engine.up = false
 	w.Tick()
 	w.engine.up = true
-	w.Ready()
+	w.Ready(true)
 	w.Tick()
 	require.Len(t, w.engine.prefixes(), n-1, "also the removal that the old one did not get")
 }
@@ -535,7 +535,7 @@ func TestEngineThatComesUpWhileSendingFailsIsNotForgotten(t *testing.T) {
 	w := newWorld(t, nil)
 	require.NoError(t, w.block("198.51.100.7"))
 	w.engine.up = false
-	w.engine.failing = w.Ready
+	w.engine.failing = func() { w.Ready(true) }
 	w.Tick()
 	w.engine.up = true
 	w.Tick()
@@ -577,7 +577,7 @@ func TestManyRules(t *testing.T) {
 		}
 	}
 	w.Tick()
-	w.Ready()
+	w.Ready(true)
 	w.Tick()
 	require.Len(t, w.engine.rules, n)
 	require.Equal(t, batch, w.engine.most)
@@ -603,7 +603,7 @@ func TestConcurrentUse(t *testing.T) {
 				if i%3 == 0 {
 					_ = w.Unblock(p)
 				}
-				w.Ready()
+				w.Ready(true)
 				w.Stats()
 				w.List()
 			}
@@ -722,4 +722,19 @@ func TestAlertAboutAnAllowedAddressIsCountedAndLogged(t *testing.T) {
 	}
 	require.EqualValues(t, 4, w.Stats().RefusedFull)
 	require.Equal(t, 1, strings.Count(w.log.text(), "list of rules is full"))
+}
+
+// TestNothingIsPromisedThatTheEngineCannotDo: a capture by packet sockets has no block list.
+func TestNothingIsPromisedThatTheEngineCannotDo(t *testing.T) {
+	w := newWorld(t, nil)
+	require.NoError(t, w.block("198.51.100.7"))
+	w.Ready(false)
+	require.ErrorIs(t, w.block("198.51.100.8"), ErrUnable)
+	sent := len(w.engine.prefixes())
+	w.Tick()
+	require.Len(t, w.engine.prefixes(), sent, "nothing goes to an engine that ignores it")
+	w.Ready(true)
+	w.Tick()
+	require.Equal(t, []string{"198.51.100.7/32"}, w.engine.prefixes(), "the rule waited for one that can")
+	require.NoError(t, w.block("198.51.100.8"))
 }

@@ -20,6 +20,7 @@ var (
 	ErrRate     = errors.New("rate is out of range")
 	ErrText     = errors.New("text is too long")
 	ErrNotReady = errors.New("addresses of this machine are not known yet")
+	ErrUnable   = errors.New("the engine captures without kernel programs and can enforce nothing")
 )
 
 // Limits of a rule.

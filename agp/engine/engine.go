@@ -225,7 +225,7 @@ func (s *server) run(ctx context.Context, conf *agppb.Configure) (err error) {
 	if s.built.Finding != nil {
 		s.emitter.finding = s.built.Finding
 	}
-	ready := &agppb.Ready{Source: s.built.Source, Pipeline: s.built.Kind, Models: s.built.Models, Queues: uint32(s.built.Queues)}
+	ready := &agppb.Ready{Source: s.built.Source, Pipeline: s.built.Kind, Models: s.built.Models, Queues: uint32(s.built.Queues), Steering: s.built.Steer != nil}
 	if err := s.conn.Send(&agppb.Event{Event: &agppb.Event_Ready{Ready: ready}}); err != nil {
 		return ErrPluginGone
 	}

@@ -112,5 +112,11 @@ func explain(err error) error {
 	if len(missing) == 0 && errors.As(err, &verifier) {
 		return err // the verifier refuses with the same numbers
 	}
+	if len(missing) > 0 { // what is said beside the number guesses at other reasons
+		var errno unix.Errno
+		if errors.As(err, &errno) {
+			err = errno
+		}
+	}
 	return &PermissionError{Capability: strings.Join(missing, ", "), Err: err}
 }

@@ -47,7 +47,7 @@ func TestEveryEngineThatIsReadyCanBeSentCommands(t *testing.T) {
 	var ready atomic.Int32
 	var s *Supervisor
 	s, _, l := start(t, "listens", func(c *Config) {
-		c.Ready = func() { ready.Add(1) }
+		c.Ready = func(*agppb.Ready) { ready.Add(1) }
 	})
 	eventually(t, "first engine", func() bool { return ready.Load() == 1 })
 	require.NoError(t, s.Send(block("192.0.2.1/32")))

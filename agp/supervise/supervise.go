@@ -39,6 +39,7 @@ var (
 	ErrSilent   = errors.New("engine sent nothing in time")
 	ErrProtocol = errors.New("engine broke the protocol")
 	ErrRefused  = errors.New("engine refused")
+	ErrFailed   = errors.New("engine failed")
 	ErrStart    = errors.New("engine could not be started")
 	ErrCut      = errors.New("engine was ended before it had flushed all flows")
 	ErrNoEngine = errors.New("no engine is running")
@@ -94,7 +95,7 @@ type Config struct {
 	Ended func()
 	// Ready is called when an engine has come up and Send reaches it. It must not
 	// block: nothing that the engine sends is read meanwhile. May be nil.
-	Ready func()
+	Ready func(*agppb.Ready)
 }
 
 // State of the engine as the plugin reports it.
@@ -550,7 +551,7 @@ func (s *Supervisor) open(c *child, conf *agppb.Configure) error {
 			s.cfg.Log.Infof("Engine %s ready: %s, %s, %d queue(s), %s",
 				theirs.GetVersion(), r.GetSource(), r.GetPipeline(), r.GetQueues(), models)
 			if s.cfg.Ready != nil {
-				s.cfg.Ready()
+				s.cfg.Ready(r)
 			}
 			return nil
 		}
@@ -597,7 +598,13 @@ func (s *Supervisor) handle(c *child, ev *agppb.Event) (finished bool, err error
 		s.logs.log(s.cfg.Log, e.Log.GetLevel(), e.Log.GetText())
 	case *agppb.Event_Error:
 		if e.Error.GetFatal() {
-			return false, fmt.Errorf("%w: %s", ErrRefused, e.Error.GetText())
+			why := ErrRefused
+			s.mu.Lock()
+			if s.child != nil { // it was ready
+				why = ErrFailed
+			}
+			s.mu.Unlock()
+			return false, fmt.Errorf("%w: %s", why, e.Error.GetText())
 		}
 		s.logs.log(s.cfg.Log, agppb.Log_ERROR, e.Error.GetText())
 	case *agppb.Event_Finished:

@@ -1413,6 +1413,7 @@ type Ready struct {
 	Pipeline      string                 `protobuf:"bytes,2,opt,name=pipeline,proto3" json:"pipeline,omitempty"` // "cpu"
 	Models        []string               `protobuf:"bytes,3,rep,name=models,proto3" json:"models,omitempty"`     // name@version
 	Queues        uint32                 `protobuf:"varint,4,opt,name=queues,proto3" json:"queues,omitempty"`
+	Steering      bool                   `protobuf:"varint,5,opt,name=steering,proto3" json:"steering,omitempty"` // steer_rules and steer_policy have something to act on
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1473,6 +1474,13 @@ func (x *Ready) GetQueues() uint32 {
 		return x.Queues
 	}
 	return 0
+}
+
+func (x *Ready) GetSteering() bool {
+	if x != nil {
+		return x.Steering
+	}
+	return false
 }
 
 type Alive struct {
@@ -4156,12 +4164,13 @@ const file_agp_proto_rawDesc = "" +
 	"SwapModels\x12\x16\n" +
 	"\x06models\x18\x01 \x03(\tR\x06models\"\a\n" +
 	"\x05Drain\"\x06\n" +
-	"\x04Stop\"k\n" +
+	"\x04Stop\"\x87\x01\n" +
 	"\x05Ready\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x1a\n" +
 	"\bpipeline\x18\x02 \x01(\tR\bpipeline\x12\x16\n" +
 	"\x06models\x18\x03 \x03(\tR\x06models\x12\x16\n" +
-	"\x06queues\x18\x04 \x01(\rR\x06queues\"\a\n" +
+	"\x06queues\x18\x04 \x01(\rR\x06queues\x12\x1a\n" +
+	"\bsteering\x18\x05 \x01(\bR\bsteering\"\a\n" +
 	"\x05Alive\"u\n" +
 	"\x03Log\x12'\n" +
 	"\x05level\x18\x01 \x01(\x0e2\x11.agp.v1.Log.LevelR\x05level\x12\x12\n" +

@@ -16,6 +16,7 @@ import (
 	"github.com/agp-net/telegraf-agp/agp/options"
 	"github.com/agp-net/telegraf-agp/agp/supervise"
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
+	"github.com/agp-net/telegraf-agp/agp/telemetry/agppb"
 )
 
 // EnforceConfig is the table "enforce": what is blocked, and what never is.
@@ -129,7 +130,7 @@ func (a *AGP) startEnforcement(conf *supervise.Config) (begin func(*supervise.Su
 		return func(*supervise.Supervisor) error { return nil }, nil
 	}
 	e = &enforcement{log: a.Log, done: make(chan struct{})}
-	conf.Ready = func() { e.manager.Ready() }
+	conf.Ready = func(r *agppb.Ready) { e.manager.Ready(r.GetSteering() || !a.live()) }
 	return func(s *supervise.Supervisor) error {
 		c := &a.Enforce
 		allow, err := c.allow()
