@@ -283,9 +283,11 @@ func trimBackslashes(dst []byte, from int) []byte {
 }
 
 // appendEscaped puts a backslash before each byte of the class; control
-// characters become the letters that name them.
+// characters become the letters that name them. Where a backslash itself cannot be
+// escaped, those in front of a separator are left out: together with the added one they
+// would be a pair, and the separator would separate.
 func appendEscaped(dst []byte, s string, class uint8) []byte {
-	done := 0
+	done, start := 0, len(dst)
 	for i := 0; i < len(s); i++ {
 		c := s[i]
 		if classes[c]&class == 0 {
@@ -294,6 +296,8 @@ func appendEscaped(dst []byte, s string, class uint8) []byte {
 		dst = append(dst, s[done:i]...)
 		done = i + 1
 		switch c {
+		case ' ', ',', '=':
+			dst = trimBackslashes(dst, start)
 		case '\t':
 			c = 't'
 		case '\n':
