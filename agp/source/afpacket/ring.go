@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/agp-net/telegraf-agp/agp/packet"
+	"github.com/agp-net/telegraf-agp/agp/source/live"
 )
 
 // Layout of a block (struct tpacket_block_desc) and of a frame in it (struct
@@ -144,7 +145,7 @@ func (r *ring) frame(snap int, in *info) (data []byte, ok bool, lost uint32) {
 	mac := int(ne.Uint16(p[frameMAC:]))
 	n := min(int(ne.Uint32(p[frameSnap:])), snap)
 	*in = info{length: ne.Uint32(p[frameLen:]), outgoing: p[framePktType] == unix.PACKET_OUTGOING}
-	if mac < frameHeader+vnetHeader || n <= 0 || mac+n > len(p) || uint32(n) > in.length {
+	if mac < frameHeader+vnetHeader || n <= 0 || mac+n > len(p) || uint32(n) > in.length || in.length > live.MaxLen {
 		return nil, false, lost + 1
 	}
 	status := ne.Uint32(p[frameStatus:])

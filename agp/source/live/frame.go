@@ -36,6 +36,8 @@ const (
 	macs = 12 // destination and source address
 	// TagLen is the length of a VLAN tag in bytes.
 	TagLen = 4
+	// MaxLen is more than the longest frame, which BIG TCP makes, can have.
+	MaxLen = 1 << 24
 )
 
 // AppendFrame appends a frame to dst. A tag that hardware took out of it (proto is

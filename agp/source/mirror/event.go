@@ -2,6 +2,8 @@ package mirror
 
 import (
 	"encoding/binary"
+
+	"github.com/agp-net/telegraf-agp/agp/source/live"
 )
 
 // Layout of struct agp_event (agp/steer/bpf/agp.h), which each record begins with.
@@ -43,7 +45,7 @@ func (e *event) parse(rec []byte) (frame []byte, ok bool) {
 	e.vlanProto = le.Uint16(rec[32:])
 	e.hook = rec[34]
 	n := int(e.cap)
-	if n == 0 || n > maxCap || n > len(rec)-eventSize || uint32(n) > e.length || e.hook >= numHooks {
+	if n == 0 || n > maxCap || n > len(rec)-eventSize || uint32(n) > e.length || e.length > live.MaxLen || e.hook >= numHooks {
 		return nil, false
 	}
 	return rec[eventSize : eventSize+n], true
