@@ -69,8 +69,9 @@ const (
 )
 
 // Pace says how long to sleep before memory that the kernel fills is looked at again:
-// not at all while batches are full, up to 2 ms while little comes. The zero value
-// is ready.
+// not at all while batches are full, up to 2 ms while little comes, and in between so
+// long that a batch is three quarters full, since each sleep costs a switch of threads.
+// The zero value is ready.
 type Pace struct {
 	pause time.Duration
 }
@@ -81,12 +82,14 @@ func (p *Pace) Polled(n, room int, behind bool) {
 	switch {
 	case n >= room || behind:
 		p.pause = 0
-	case n >= room/2:
-		p.pause = max(p.pause/2, minPause)
-	case n >= room/4:
-		p.pause = max(p.pause, minPause)
+	case p.pause == 0:
+		p.pause = minPause
 	default:
-		p.pause = min(max(2*p.pause, minPause), maxPause)
+		longest := min(2*p.pause, maxPause)
+		if n > 0 {
+			longest = min(longest, p.pause*time.Duration(3*room)/time.Duration(4*n))
+		}
+		p.pause = max(longest, minPause)
 	}
 }
 

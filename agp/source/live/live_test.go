@@ -306,7 +306,7 @@ func FuzzDuplicate(f *testing.F) {
 	})
 }
 
-// TestPace: no pause behind full batches, up to 2 ms when nothing comes, shorter when more comes.
+// TestPace: no pause behind full batches, up to 2 ms when nothing comes, and otherwise what makes batches three quarters full.
 func TestPace(t *testing.T) {
 	var p Pace
 	require.Zero(t, p.Pause())
@@ -318,8 +318,10 @@ func TestPace(t *testing.T) {
 	require.Equal(t, 2*time.Millisecond, p.Pause())
 	p.Polled(30, 100, false)
 	require.Equal(t, 2*time.Millisecond, p.Pause())
-	p.Polled(60, 100, false)
-	require.Equal(t, time.Millisecond, p.Pause())
+	p.Polled(75, 100, false)
+	require.Equal(t, 2*time.Millisecond, p.Pause(), "as full as wanted")
+	p.Polled(96, 100, false)
+	require.Equal(t, 1562500*time.Nanosecond, p.Pause())
 	p.Polled(100, 100, false)
 	require.Zero(t, p.Pause())
 	p.Polled(0, 100, false)
