@@ -1,10 +1,15 @@
 package engine
 
 import (
+	"fmt"
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/agp-net/telegraf-agp/agp/options"
+	"github.com/agp-net/telegraf-agp/agp/source/afxdp"
+	"github.com/agp-net/telegraf-agp/agp/steer"
 	"github.com/agp-net/telegraf-agp/agp/telemetry/agppb"
 )
 
@@ -41,4 +46,18 @@ func TestOpenCaptureRefusesWhatNoRestartCures(t *testing.T) {
 	require.Error(t, err)
 	require.NotErrorIs(t, err, ErrConfig, "an interface can come later")
 	require.ErrorContains(t, err, "no-such-if")
+}
+
+// TestBothSidesOfALayoutAgree: packages that do not know each other state these twice.
+func TestBothSidesOfALayoutAgree(t *testing.T) {
+	require.Equal(t, options.MaxClasses, steer.MaxClasses)
+	header, err := os.ReadFile("../steer/bpf/agp.h")
+	require.NoError(t, err)
+	for _, line := range []string{
+		fmt.Sprintf("#define AGP_STAMP_MAGIC %#x ", afxdp.MetadataMagic),
+		fmt.Sprintf("#define AGP_CLOCK_UTC %d\n", afxdp.ClockUTC),
+		fmt.Sprintf("#define AGP_CLOCK_MONOTONIC %d\n", afxdp.ClockMonotonic),
+	} {
+		require.Contains(t, string(header), line)
+	}
 }
