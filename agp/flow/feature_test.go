@@ -70,6 +70,23 @@ func TestFeature02ReuseOfAKeyOpensANewRecord(t *testing.T) {
 		f.tcp(s, false, syn, 77777, 0, 0)
 		require.Len(t, f.flush(), 2)
 	})
+	t.Run("SYN of another connection after the active timeout, with and without a tick between", func(t *testing.T) {
+		for _, tick := range []bool{false, true} {
+			f := newFeed(Config{IdleNs: 5 * s, ActiveNs: 8 * s}, packet.ProtoTCP)
+			f.handshake()
+			f.tcp(4*s, false, psh, 101, 501, 0)
+			f.tcp(3900*ms, false, psh, 101, 501, 0)
+			if tick {
+				f.r.t.Tick(t0 + 9*s)
+			}
+			f.tcp(2*s, false, syn, 50, 0, 0)
+			r := f.flush()
+			require.Len(t, r, 2)
+			require.Equal(t, telemetry.EndActive, r[0].EndReason)
+			require.Zero(t, r[1].Dir[0].Retransmits, "the new connection knows nothing of the old one's sequence numbers")
+			require.EqualValues(t, 1, f.r.started-1, "a new flow, not one that goes on")
+		}
+	})
 	t.Run("a repeated SYN is a retransmission", func(t *testing.T) {
 		f := newFeed(Config{}, packet.ProtoTCP)
 		f.tcp(0, false, syn, 100, 0, 0)

@@ -368,7 +368,9 @@ func (t *Table) Add(p *Packet) (r Ref, delay int64) {
 				t.end(ref, f, reason)
 				ref = none
 			}
-		} else if p.Protocol == packet.ProtoTCP && f.newConnection(&p.Info, f.direction(p)) {
+		}
+		// Asked of a flow just cut, too: a tick may have cut it before this packet came.
+		if ref != none && p.Protocol == packet.ProtoTCP && f.newConnection(&p.Info, f.direction(p)) {
 			t.end(ref, f, telemetry.EndTCP)
 			ref = none
 		}
