@@ -323,7 +323,7 @@ func (s *Server) state() *agppb.ControlState {
 	return &agppb.ControlState{
 		DryRun: st.DryRun, EngineUp: s.cfg.EngineUp(), Blocked: st.Blocked, RateLimited: st.RateLimited, MaxEntries: st.MaxEntries,
 		Added: st.Added, Expired: st.Expired, RefusedAllowed: st.RefusedAllowed, RefusedFull: st.RefusedFull,
-		RefusedRate: st.RefusedRate, RefusedOther: st.RefusedOther,
+		RefusedRate: st.RefusedRate, RefusedOther: st.RefusedOther, RefusedUnconfirmed: st.RefusedUnconfirmed,
 	}
 }
 

@@ -11,7 +11,7 @@ type beacon struct {
 	port        uint16  // of the source, last time
 	n           float64 // intervals
 	sum, sum2   float64 // s
-	ends        float64
+	ends, sure  float64 // flows that ended; of these, confirmed ones
 	sumB, sumB2 float64 // bytes sent per flow
 }
 
@@ -80,13 +80,19 @@ func (d *Detector) beaconEnd(r *telemetry.Record) {
 	}
 	b := &t.v[i]
 	b.ends++
+	if r.Confirmed {
+		b.sure++
+	}
 	b.sumB += v
 	b.sumB2 += v * v
 	if b.n < d.cfg.Beacon || spread(b.n, b.sum, b.sum2) > d.cfg.BeaconSpread ||
 		b.ends < b.n/2 || spread(b.ends, b.sumB, b.sumB2) > beaconBytes {
 		return
 	}
-	if span := int64(b.sum * float64(second)); d.armed(id, span) {
-		d.emit(client(Beacon, r, b.n, d.cfg.Beacon, span))
+	confirmed := b.sure >= d.cfg.Beacon
+	if span := int64(b.sum * float64(second)); d.due(id, span, confirmed) {
+		a := client(Beacon, r, b.n, d.cfg.Beacon, span)
+		a.Confirmed = confirmed
+		d.emit(a)
 	}
 }

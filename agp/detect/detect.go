@@ -149,6 +149,18 @@ func (d *Detector) armed(id uint64, windowNs int64) bool {
 	return true
 }
 
+// due is armed for what may be confirmed later than it was found: a confirmed finding goes
+// out although the same one was reported before without, and silences both.
+func (d *Detector) due(id uint64, windowNs int64, confirmed bool) bool {
+	if !confirmed {
+		return d.armed(id, windowNs)
+	}
+	due := d.armed(d.subject(saltConfirmed, id, 0, 0), windowNs)
+	b, i := d.held.at(id, d.now)
+	b.v[i] = max(b.v[i], d.now+max(d.holdDown, 2*windowNs))
+	return due
+}
+
 func (d *Detector) emit(a *telemetry.Alert) {
 	a.TimeNs = d.now
 	d.stats.Alerts++
@@ -161,4 +173,11 @@ func client(kind string, r *telemetry.Record, count, limit float64, windowNs int
 		Kind: kind, Src: telemetry.Addr(r.IPVersion, &r.Src).String(), Dst: telemetry.Addr(r.IPVersion, &r.Dst).String(), DstPort: r.DstPort, Protocol: r.Protocol,
 		Count: uint64(count + 0.5), Threshold: limit, WindowNs: windowNs,
 	}
+}
+
+// single is client for what one connection shows: confirmed if that is.
+func single(kind string, r *telemetry.Record, count, limit float64, windowNs int64) *telemetry.Alert {
+	a := client(kind, r, count, limit, windowNs)
+	a.Confirmed = r.Confirmed
+	return a
 }

@@ -815,3 +815,71 @@ func BenchmarkEvents(b *testing.B) {
 	run("syn-flood", synFlood(8192, ms))
 	run("port-scan", portScan(8192, ms))
 }
+
+// TestBruteForceIsConfirmedByAsManyConnectionsAsTheThreshold: one connection less does not do,
+// and what becomes confirmed after its alert is reported once more, and then no more.
+func TestBruteForceIsConfirmedByAsManyConnectionsAsTheThreshold(t *testing.T) {
+	for name, port := range map[string]uint16{"by port": 22, "by shape": 12345} {
+		for _, c := range []struct {
+			of, unsure int
+			want       []bool
+		}{
+			{20, 0, []bool{true}},
+			{28, 0, []bool{true}},
+			{20, 1, []bool{false}},
+			{20, 20, []bool{false}},
+			{21, 1, []bool{false, true}},
+			{28, 1, []bool{false, true}},
+			{28, 9, []bool{false}},
+		} {
+			h := newHarness(Config{})
+			list := logins(port, 2*second)(c.of, 2*second)
+			for i := range list {
+				list[i].edit = func(r *telemetry.Record) { r.Confirmed = i >= c.unsure }
+			}
+			h.play(list)
+			got := []bool{}
+			for _, a := range h.alerts {
+				require.Equal(t, BruteForce, a.Kind)
+				got = append(got, a.Confirmed)
+			}
+			require.Equal(t, c.want, got, "%s: %d, %d of them not confirmed", name, c.of, c.unsure)
+		}
+	}
+}
+
+// TestConfirmedTriesOfAnotherKindDoNotConfirm: where the shape decides, only tries of that
+// shape count.
+func TestConfirmedTriesOfAnotherKindDoNotConfirm(t *testing.T) {
+	h := newHarness(Config{})
+	list := logins(12345, 2*second)(54, second) // 30 of one kind, 24 of another between
+	for i := range list {
+		other := i%9%2 == 1
+		list[i].edit = func(r *telemetry.Record) { r.Confirmed = other }
+		if other {
+			list[i].fwdBytes, list[i].revBytes = 24, 22
+		}
+	}
+	h.play(list)
+	require.Equal(t, []string{BruteForce}, h.kinds())
+	require.False(t, h.alerts[0].Confirmed)
+}
+
+// TestAlertOfOneConnectionIsConfirmedByIt, and what was counted over several beacons by as many.
+func TestAlertOfOneConnectionIsConfirmedByIt(t *testing.T) {
+	for _, unsure := range []int{0, 15} {
+		h := newHarness(Config{})
+		list := beacons(0)(40, 20*second)
+		for i := range list {
+			list[i].edit = func(r *telemetry.Record) { r.Confirmed = i >= unsure }
+		}
+		h.play(list)
+		require.NotEmpty(t, h.alerts)
+		require.Equal(t, unsure == 0, h.alerts[0].Confirmed)
+	}
+	for _, sure := range []bool{true, false} {
+		r := telemetry.Record{IPVersion: 4, Protocol: packet.ProtoTCP, Confirmed: sure}
+		require.Equal(t, sure, single(CovertTiming, &r, 1, 1, 1).Confirmed)
+		require.False(t, client(PortScan, &r, 1, 1, 1).Confirmed)
+	}
+}

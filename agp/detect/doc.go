@@ -24,6 +24,11 @@
 // when nothing was found for HoldDown seconds of capture time. Alerts held back, by that
 // or by MaxAlertsPerMinute, are counted.
 //
+// An alert is Confirmed if at least as many flows as its threshold asks for were
+// (telemetry.Record.Confirmed), of one flow if that was. Floods, scans and what is not
+// TCP never are: nothing proves who sent them. A finding that becomes confirmed after
+// its alert is reported once more.
+//
 // Rules and thresholds do not know addresses. Each rule's comment says what it takes for
 // an attack, why a benign host does not look like that, and what it misses.
 package detect

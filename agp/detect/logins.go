@@ -9,12 +9,14 @@ import (
 
 // login is what one source does at one service.
 type login struct {
-	n uint32
+	n    uint32
+	sure uint32 // of these, confirmed connections
 	// The most common kind of try, by majority vote (Boyer and Moore, 1981): odd
 	// ones between, such as refusals at the door, do not hide it.
 	fwd, rev float64 // its payload bytes
 	votes    int32
 	alike    uint32  // tries of this kind
+	certain  uint32  // of these, confirmed
 	duration float64 // s, of these
 }
 
@@ -76,22 +78,32 @@ func (d *Detector) loginEnd(r *telemetry.Record) {
 	b.weight[i]++
 	l := &b.v[i]
 	l.n++
-	l.try(float64(fwd.PayloadBytes), float64(rev.PayloadBytes), float64(r.EndNs-r.StartNs)/float64(second))
-	n := float64(l.n)
+	l.try(r, float64(r.EndNs-r.StartNs)/float64(second))
+	n, sure := float64(l.n), float64(l.sure)
 	if !auth {
-		if n = float64(l.alike); l.duration < loginDuration*n {
+		if n, sure = float64(l.alike), float64(l.certain); l.duration < loginDuration*n {
 			return
 		}
 	}
 	if n < d.cfg.BruteForce {
 		return
 	}
-	if d.armed(id, flowWindow) {
-		d.emit(client(BruteForce, r, n, d.cfg.BruteForce, flowWindow))
+	confirmed := sure >= d.cfg.BruteForce
+	if d.due(id, flowWindow, confirmed) {
+		a := client(BruteForce, r, n, d.cfg.BruteForce, flowWindow)
+		a.Confirmed = confirmed
+		d.emit(a)
 	}
 }
 
-func (l *login) try(fwd, rev, duration float64) {
+func (l *login) try(r *telemetry.Record, duration float64) {
+	fwd, rev := float64(r.Dir[telemetry.Fwd].PayloadBytes), float64(r.Dir[telemetry.Rev].PayloadBytes)
+	sure := uint32(0)
+	if r.Confirmed {
+		sure = 1
+	}
+	l.sure += sure
+
 	same := math.Abs(fwd-l.fwd) <= loginSpread*l.fwd && math.Abs(rev-l.rev) <= loginSpread*l.rev
 	switch {
 	case same:
@@ -100,9 +112,10 @@ func (l *login) try(fwd, rev, duration float64) {
 		l.votes--
 		return
 	default:
-		*l = login{n: l.n, fwd: fwd, rev: rev, votes: 1}
+		*l = login{n: l.n, sure: l.sure, fwd: fwd, rev: rev, votes: 1}
 	}
 	l.alike++
+	l.certain += sure
 	l.duration += duration
 }
 

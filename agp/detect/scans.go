@@ -24,6 +24,7 @@ const (
 	saltICMP
 	saltCovert
 	saltPush
+	saltConfirmed
 )
 
 // scanMargin: who scans for hosts finds few. Probed hosts must outnumber the flows that

@@ -124,7 +124,7 @@ func (d *Detector) covertEnd(r *telemetry.Record) bool {
 			kind = CovertSize
 		}
 		if span := r.EndNs - r.StartNs; kind != "" && d.armed(d.subject(saltCovert, d.src, d.dst, r.DstPort), span) {
-			d.emit(client(kind, r, float64(h.Packets), d.cfg.CovertTiming, span))
+			d.emit(single(kind, r, float64(h.Packets), d.cfg.CovertTiming, span))
 		}
 		return kind != ""
 	}
@@ -150,6 +150,6 @@ func (d *Detector) pushEnd(r *telemetry.Record) {
 		return
 	}
 	if span := r.EndNs - r.StartNs; d.armed(d.subject(saltPush, d.src, d.dst, r.DstPort), span) {
-		d.emit(client(OneWayPush, r, float64(fwd.Packets), d.cfg.OneWayPush, span))
+		d.emit(single(OneWayPush, r, float64(fwd.Packets), d.cfg.OneWayPush, span))
 	}
 }

@@ -78,6 +78,8 @@ type Stats struct {
 	RefusedFull    uint64
 	RefusedRate    uint64 // alerts beyond the bound per minute
 	RefusedOther   uint64
+	// RefusedUnconfirmed counts alerts whose source may be forged.
+	RefusedUnconfirmed uint64
 }
 
 // entry is a rule and its place among those that expire.

@@ -599,7 +599,7 @@ func TestConcurrentUse(t *testing.T) {
 			for i := range 200 {
 				p := host(netip.AddrFrom4([4]byte{10, 0, byte(g), byte(i)}))
 				_, _ = w.Block(p, 0, "", "")
-				w.Alert(&telemetry.Alert{Kind: "port_scan", Src: p.Addr().Next().String()})
+				w.Alert(&telemetry.Alert{Kind: "port_scan", Src: p.Addr().Next().String(), Confirmed: true})
 				if i%3 == 0 {
 					_ = w.Unblock(p)
 				}
@@ -617,7 +617,7 @@ func TestConcurrentUse(t *testing.T) {
 }
 
 func scan(src string) *telemetry.Alert {
-	return &telemetry.Alert{Kind: "port_scan", Src: src, Dst: "192.0.2.80", Count: 20, Threshold: 15}
+	return &telemetry.Alert{Kind: "port_scan", Src: src, Dst: "192.0.2.80", Count: 20, Threshold: 15, Confirmed: true}
 }
 
 func policy(change func(*Policy)) func(*Config) {
@@ -632,8 +632,8 @@ func policy(change func(*Policy)) func(*Config) {
 func TestAlertOfAChosenKindBlocksItsSource(t *testing.T) {
 	w := newWorld(t, policy(nil))
 	w.Alert(scan("198.51.100.7"))
-	w.Alert(&telemetry.Alert{Kind: "host_scan", Src: "198.51.100.8", Count: 99})
-	w.Alert(&telemetry.Alert{Kind: "port_scan", Dst: "198.51.100.9", Count: 99})
+	w.Alert(&telemetry.Alert{Kind: "host_scan", Src: "198.51.100.8", Count: 99, Confirmed: true})
+	w.Alert(&telemetry.Alert{Kind: "port_scan", Dst: "198.51.100.9", Count: 99, Confirmed: true})
 	rules := w.List()
 	require.Len(t, rules, 1, "not the victim, not another kind, not an alert without a source")
 	require.Equal(t, "198.51.100.7/32", rules[0].Prefix.String())
@@ -648,10 +648,50 @@ func TestAlertOfAChosenKindBlocksItsSource(t *testing.T) {
 	require.Equal(t, 1, strings.Count(w.log.text(), "Would block"))
 }
 
+// TestAlertWhoseSourceMayBeForgedDoesNotBlock: counted, said once, and a rule that is there
+// ends when it would have. A person may block all the same.
+func TestAlertWhoseSourceMayBeForgedDoesNotBlock(t *testing.T) {
+	for _, enforce := range []bool{false, true} {
+		w := newWorld(t, func(c *Config) { policy(nil)(c); c.Enforce = enforce })
+		a := scan("198.51.100.7")
+		w.Alert(a)
+		ends := w.List()[0].Expires
+		w.now = w.now.Add(time.Minute)
+		a.Confirmed = false
+		w.Alert(a)
+		require.Equal(t, ends, w.List()[0].Expires)
+		a.Src = "198.51.100.8"
+		w.Alert(a)
+		require.Equal(t, []string{"198.51.100.7/32"}, w.listed())
+		st := w.Stats()
+		require.EqualValues(t, 2, st.RefusedUnconfirmed)
+		require.EqualValues(t, 1, st.Added)
+		require.Equal(t, 1, strings.Count(w.log.text(), "its source may be forged"))
+		require.Contains(t, w.log.text(), "W! Alert port_scan about 198.51.100.7 blocks nothing")
+		require.NoError(t, w.block("198.51.100.8"))
+	}
+}
+
+// TestUnconfirmedAlertsBlockWhereThatIsChosenOrNothingIsDropped: by the policy, and in files, of
+// which nothing is known but what they hold.
+func TestUnconfirmedAlertsBlockWhereThatIsChosenOrNothingIsDropped(t *testing.T) {
+	for _, change := range []func(*Config){
+		func(c *Config) { c.Policy.Unconfirmed = true },
+		func(c *Config) { c.Sender = nil },
+	} {
+		w := newWorld(t, func(c *Config) { policy(nil)(c); change(c) })
+		a := scan("198.51.100.7")
+		a.Confirmed = false
+		w.Alert(a)
+		require.Equal(t, []string{"198.51.100.7/32"}, w.listed())
+		require.Zero(t, w.Stats().RefusedUnconfirmed)
+	}
+}
+
 func TestAlertBelowTheMinimumDoesNotBlock(t *testing.T) {
 	w := newWorld(t, policy(func(p *Policy) { p.MinCount, p.MinScore = 21, 0.9 }))
 	w.Alert(scan("198.51.100.7"))
-	classified := telemetry.Alert{Kind: "classified", Class: "c2", Model: "class@1", Src: "198.51.100.8", Count: 50, Score: 0.8}
+	classified := telemetry.Alert{Kind: "classified", Class: "c2", Model: "class@1", Src: "198.51.100.8", Count: 50, Score: 0.8, Confirmed: true}
 	w.Alert(&classified)
 	require.Empty(t, w.List())
 	classified.Score = 0.95
@@ -668,7 +708,7 @@ func TestAlertBelowTheMinimumDoesNotBlock(t *testing.T) {
 func TestFloodsNeverBlockEvenIfConfigured(t *testing.T) {
 	w := newWorld(t, policy(func(p *Policy) { p.Kinds = []string{"syn_flood", "amplification"} }))
 	for _, k := range []string{"syn_flood", "amplification"} {
-		w.Alert(&telemetry.Alert{Kind: k, Src: "198.51.100.7", Dst: "192.0.2.80", Count: 1e6})
+		w.Alert(&telemetry.Alert{Kind: k, Src: "198.51.100.7", Dst: "192.0.2.80", Count: 1e6, Confirmed: true})
 	}
 	require.Empty(t, w.List())
 }

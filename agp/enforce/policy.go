@@ -14,15 +14,17 @@ import (
 // Policy says which alerts block their source. Its zero value blocks nothing.
 //
 // Victims are never blocked, and floods never block: their sources are forged or
-// innocent (options.CheckBlockingKinds says so for each kind). The sources of scans
-// can be forged too, with which somebody can have a third party blocked; those of
-// brute_force had complete connections.
+// innocent (options.CheckBlockingKinds says so for each kind). An alert about running
+// traffic blocks only if it is confirmed: otherwise somebody who forges addresses
+// could have a third party blocked.
 type Policy struct {
 	Kinds     []string      // of alerts; "classified/NAME" is that kind with one class
 	MinCount  uint64        // what the detector counted, at least
 	MinScore  float64       // of alerts that a model raised, at least
 	TTL       time.Duration // default Config.TTL
 	PerMinute int           // new blocks at most; default 60
+	// Unconfirmed lets alerts block whose source may be forged.
+	Unconfirmed bool
 }
 
 // DefaultPerMinute is how many sources alerts can block in a minute.
@@ -73,6 +75,12 @@ func (m *Manager) Alert(a *telemetry.Alert) {
 	r := Rule{Prefix: p, Reason: reason, By: "alert"}
 	old := m.rules[p]
 	switch {
+	case !a.Confirmed && !m.cfg.Policy.Unconfirmed && m.cfg.Sender != nil:
+		m.stats.RefusedUnconfirmed++
+		if m.stats.RefusedUnconfirmed == 1 {
+			m.cfg.Log.Warnf("Alert %s about %s blocks nothing: its source may be forged; more of these are counted only", a.Kind, p.Addr())
+		}
+		return
 	case old != nil && old.By != r.By:
 		return // what a person decided stays
 	case old == nil && !m.withinRate():

@@ -16,7 +16,7 @@ func (t *Table) Record(r Ref, reason telemetry.EndReason, rec *telemetry.Record)
 	rec.Src, rec.Dst, rec.SrcPort, rec.DstPort = e.Src, e.Dst, e.SrcPort, e.DstPort
 	rec.VLANID, rec.TunnelID = f.key.VLAN, f.key.Tunnel
 	rec.StartNs, rec.EndNs, rec.EndReason = f.startNs, f.lastNs, reason
-	rec.Fragment = f.bits&bitFragment != 0
+	rec.Fragment, rec.Confirmed = f.bits&bitFragment != 0, f.confirmed()
 	for d := range rec.Dir {
 		f.dir[d].fill(&rec.Dir[d])
 	}

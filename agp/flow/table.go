@@ -66,7 +66,8 @@ type Packet struct {
 	// SegmentSize is that of source.Frame: the packet is several on the wire, see
 	// Segments. Add takes them one by one.
 	SegmentSize uint16
-	Coalesced   bool // one of several that came as one
+	Coalesced   bool  // one of several that came as one
+	Side        uint8 // source.Frame.Side
 }
 
 // Ref names an active flow. It is valid during the callback that passes it; with
@@ -119,6 +120,8 @@ const (
 	bitPastSyn                      // something other than a bare SYN was seen
 	bitLive                         // slot in use
 	bitEmpty                        // cut by the active timeout, no packet since
+	bitDoubt                        // a packet that the flow's two ends would not send: see confirm
+	bitConfirmed                    // the two ends have proved to be two
 )
 
 // MaxOutputs is how many models' answers a flow keeps: one per record field.
@@ -151,7 +154,8 @@ type largeHist [telemetry.SizeBins + telemetry.DelayBins]uint32
 // state is one active flow: no pointers, fields that every packet touches first.
 type state struct {
 	key            Key
-	hash           uint64 // Key.Hash; its low half is the index entry's
+	side           [2]uint8 // where each direction comes from
+	hash           uint64   // Key.Hash; its low half is the index entry's
 	lastNs         int64
 	startNs        int64
 	bits           uint16
@@ -474,7 +478,7 @@ func (t *Table) cut(ref uint32, f *state) {
 	t.emit(ref, f, telemetry.EndActive)
 	t.releaseHist(f)
 	f.dir = [2]half{}
-	f.bits = f.bits&(bitFromB|bitRTT|bitPastSyn|bitLive) | bitEmpty
+	f.bits = f.bits&(bitFromB|bitRTT|bitPastSyn|bitLive|bitDoubt|bitConfirmed) | bitEmpty
 	f.toldPackets, f.toldBytes = 0, 0
 	f.timeSteps, f.synRetransmits, f.coalesced = 0, 0, 0
 	// Scores stay: what the head of a connection said holds for all its records.
@@ -597,7 +601,13 @@ func (t *Table) update(ref uint32, f *state, p *Packet, n uint64) int64 {
 	if p.Protocol == packet.ProtoTCP {
 		h.tcpFlags |= p.TCPFlags
 		closed := f.bits & bitClosed
+		if f.side[d] != p.Side {
+			f.cameFrom(d, p.Side)
+		}
 		f.trackTCP(&p.Info, d, ts)
+		if f.side[0] != f.side[1] && f.bits&(bitDoubt|bitConfirmed) == 0 {
+			f.confirm()
+		}
 		if f.bits&bitClosed != closed {
 			t.unschedule(ref, f)
 			t.schedule(ref, f)

@@ -72,6 +72,9 @@ func (f *state) trackTCP(in *packet.Info, dir int, ts int64) {
 	if syn || fin {
 		end++
 	}
+	if fwd.nextSeq != 0 && !syn && in.Seq-fwd.nextSeq+farSeq > 2*farSeq {
+		f.bits |= bitDoubt
+	}
 	if syn && !ack && fwd.seen&seenISN != 0 && in.Seq == fwd.isn {
 		fwd.nextSeq = fwd.maxSeq // the opening again
 	}

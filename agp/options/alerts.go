@@ -18,6 +18,9 @@ type AlertKind struct {
 	Name string
 	// NoSource says why the source of such a finding is never blocked, "" if it can be.
 	NoSource string
+	// Forgeable says that no alert of the kind can be confirmed: nothing proves that its
+	// source sent what was found.
+	Forgeable bool
 }
 
 const (
@@ -28,23 +31,23 @@ const (
 // AlertKinds lists all kinds of alerts in the order of the documentation.
 func AlertKinds() []AlertKind {
 	return []AlertKind{
-		{"syn_flood", forged},
-		{"syn_ack_reflection", reflected},
-		{"amplification", reflected},
-		{"udp_flood", forged},
-		{"icmp_flood", forged},
-		{"request_flood", forged},
-		{"port_scan", ""},
-		{"host_scan", ""},
-		{"stealth_scan", ""},
-		{"brute_force", ""},
-		{"beacon", ""},
-		{"dns_tunnel", ""},
-		{"icmp_tunnel", ""},
-		{"covert_timing", ""},
-		{"covert_size", ""},
-		{"one_way_push", ""},
-		{Classified, ""},
+		{"syn_flood", forged, false},
+		{"syn_ack_reflection", reflected, false},
+		{"amplification", reflected, false},
+		{"udp_flood", forged, false},
+		{"icmp_flood", forged, false},
+		{"request_flood", forged, false},
+		{"port_scan", "", true},
+		{"host_scan", "", true},
+		{"stealth_scan", "", true},
+		{"brute_force", "", false},
+		{"beacon", "", false},
+		{"dns_tunnel", "", true},
+		{"icmp_tunnel", "", true},
+		{"covert_timing", "", false},
+		{"covert_size", "", false},
+		{"one_way_push", "", true},
+		{Classified, "", false},
 	}
 }
 
@@ -57,6 +60,16 @@ func BlockingKinds() []string {
 		}
 	}
 	return names
+}
+
+// CheckConfirmableKinds refuses kinds of which no alert can be confirmed.
+func CheckConfirmableKinds(kinds []string) error {
+	for _, k := range AlertKinds() {
+		if k.Forgeable && slices.Contains(kinds, k.Name) {
+			return fmt.Errorf("%w: %q: whoever forges addresses chooses who is blocked", ErrKind, k.Name)
+		}
+	}
+	return nil
 }
 
 // CheckBlockingKinds refuses kinds that do not exist or whose source is never

@@ -6,6 +6,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+func TestKindsThatNothingConfirmsAreRefusedByName(t *testing.T) {
+	require.NoError(t, CheckConfirmableKinds([]string{"brute_force", "beacon", "covert_timing", "covert_size", "classified/c2", Classified}))
+	for _, name := range []string{"port_scan", "host_scan", "stealth_scan", "dns_tunnel", "icmp_tunnel", "one_way_push"} {
+		err := CheckConfirmableKinds([]string{"brute_force", name})
+		require.ErrorIs(t, err, ErrKind, name)
+		require.ErrorContains(t, err, name)
+	}
+}
+
 func TestKindsThatNeverBlockAreRefusedWithTheReason(t *testing.T) {
 	require.NoError(t, CheckBlockingKinds(BlockingKinds()))
 	require.NoError(t, CheckBlockingKinds([]string{"classified/c2"}))

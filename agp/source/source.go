@@ -19,7 +19,22 @@ type Frame struct {
 	// one frame. Data and WireLen then have the headers once.
 	SegmentSize uint16
 	Interface   uint32 // index of the capturing interface inside this source
+	// Side says where the frame came from, so that two ends that are in different
+	// places can be told from one sender that forges both.
+	Side uint8
 }
+
+// Sides of a frame. Whoever sends into an interface can forge what has its side, and
+// nothing else.
+const (
+	SideUnknown uint8 = 0   // as in files
+	SideOther   uint8 = 254 // an interface that the source does not capture from
+	SideOut     uint8 = 255 // this machine: a frame that it has made itself
+)
+
+// SideIn is the side of frames that came in at a source's i-th interface. Interfaces
+// beyond the numbers share the last one: they are not told apart, which proves less.
+func SideIn(i uint32) uint8 { return uint8(min(i, uint32(SideOther)-2)) + 1 }
 
 // Batch is a reusable list of frames. Frames stay valid until the batch is
 // given to the next Next call; the pipeline keeps several batches in turn.
@@ -27,6 +42,8 @@ type Batch struct {
 	Frames []Frame
 	// Buf is memory that a source reads frame bytes into; the batch stays with its source.
 	Buf []byte
+	// Lent are buffers of the source that frames point into instead, by its own numbers.
+	Lent []uint64
 }
 
 // Source delivers frames in capture order. It is used by one goroutine;

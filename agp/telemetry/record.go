@@ -70,6 +70,10 @@ type Record struct {
 	Queue             uint16
 	Interface         string
 	Outputs           []Output
+	// Confirmed says that the initiator's address is not forged (agp/flow says when).
+	// It is for the detectors of the same process: it has no public name and is not
+	// part of a record that is sent, stored or shown.
+	Confirmed bool
 }
 
 // Alert is one finding of agp/detect or of a model; its fields are those of agp_alert.
@@ -87,6 +91,9 @@ type Alert struct {
 	Score     float64 // 0..1 where a model spoke
 	WindowNs  int64
 	Model     string
+	// Confirmed says that Src is not forged: as many of the connections that were
+	// counted as the threshold asks for were confirmed.
+	Confirmed bool
 }
 
 // Output is what one model said of a flow.

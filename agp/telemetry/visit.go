@@ -163,6 +163,9 @@ func VisitAlert(a *Alert, v Visitor) {
 		v.Int("window_ns", a.WindowNs)
 	}
 	visitText(v, "model", a.Model)
+	if a.Confirmed {
+		v.Bool("confirmed", true)
+	}
 	visitText(v, "interface", a.Interface)
 }
 

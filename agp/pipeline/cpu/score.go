@@ -84,6 +84,7 @@ type evidence struct {
 	ends           flow.Endpoints
 	startNs, endNs int64
 	packets        uint64
+	confirmed      bool
 }
 
 func newScorer(w *worker) *scorer {
@@ -120,7 +121,7 @@ var noHead model.Head
 func (s *scorer) evidence(r flow.Ref) evidence {
 	t := s.w.table
 	start, end := t.Span(r)
-	return evidence{t.Endpoints(r), start, end, t.Packets(r)}
+	return evidence{t.Endpoints(r), start, end, t.Packets(r), t.Confirmed(r)}
 }
 
 // mature is called when an active flow reaches a trigger.
@@ -299,6 +300,6 @@ func (s *scorer) alert(o *owed, m *model.Model, out telemetry.Output) {
 		Src: telemetry.Addr(v, &e.ends.Src).String(), Dst: telemetry.Addr(v, &e.ends.Dst).String(),
 		SrcPort: e.ends.SrcPort, DstPort: e.ends.DstPort, Protocol: e.ends.Protocol,
 		Count: e.packets, Threshold: float64(m.Threshold), Score: float64(out.Score),
-		WindowNs: e.endNs - e.startNs, Model: out.Model,
+		WindowNs: e.endNs - e.startNs, Model: out.Model, Confirmed: e.confirmed,
 	}
 }

@@ -244,9 +244,11 @@ func (s *Source) deliver(r *ring, f *source.Frame, b *source.Batch) bool {
 		LinkType:    r.link,
 		SegmentSize: in.segment,
 		Interface:   r.iface,
+		Side:        source.SideIn(r.iface),
 	}
 	hook := 2 * r.iface
 	if in.outgoing {
+		f.Side = source.SideOut
 		hook++
 	}
 	if s.dup != nil && s.dup.Duplicate(f.LinkType, f.Data, f.WireLen, f.SegmentSize, at, hook) {

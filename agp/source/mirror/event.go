@@ -15,7 +15,10 @@ const (
 // gsoByFrags as a segment size says that each fragment is a segment (Linux GSO_BY_FRAGS).
 const gsoByFrags = 0xffff
 
-const numHooks = 3 // tc ingress, tc egress, XDP
+const (
+	hookEgress = 1
+	numHooks   = 3 // tc ingress, tc egress, XDP
+)
 
 // event is the header of a record, as far as it is used.
 type event struct {

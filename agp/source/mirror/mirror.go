@@ -278,6 +278,10 @@ func (s *Source) deliver(r *ring, f *source.Frame, b *source.Batch) bool {
 		LinkType:    s.lastLink.Type,
 		SegmentSize: e.segment(),
 		Interface:   s.lastLink.Interface,
+		Side:        source.SideIn(s.lastLink.Interface),
+	}
+	if e.hook == hookEgress {
+		f.Side = source.SideOut
 	}
 	if s.dup != nil && s.dup.Duplicate(f.LinkType, f.Data, f.WireLen, f.SegmentSize, int64(r.time), e.ifindex*numHooks+uint32(e.hook)) {
 		s.duplicate += live.Segments(f.LinkType, f.Data, f.WireLen, f.SegmentSize)

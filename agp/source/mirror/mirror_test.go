@@ -73,14 +73,29 @@ func TestFrameOfARecord(t *testing.T) {
 	var b source.Batch
 	got := next(t, s, &b)
 	require.Len(t, got, 2)
-	require.Equal(t, source.Frame{Data: long[:256], TimestampNs: 5e18 + start + 1, WireLen: 1042, LinkType: packet.LinkEthernet}, got[0])
-	require.Equal(t, source.Frame{Data: raw, TimestampNs: 5e18 + start + 2, WireLen: 48, LinkType: packet.LinkRaw, Interface: 1}, got[1])
+	require.Equal(t, source.Frame{Data: long[:256], TimestampNs: 5e18 + start + 1, WireLen: 1042, LinkType: packet.LinkEthernet, Side: 1}, got[0])
+	require.Equal(t, source.Frame{Data: raw, TimestampNs: 5e18 + start + 2, WireLen: 48, LinkType: packet.LinkRaw, Interface: 1, Side: source.SideOut}, got[1])
 	st := s.Stats()
 	require.EqualValues(t, 2, st.Frames)
 	require.EqualValues(t, 256+48, st.Bytes)
 	require.Empty(t, st.Dropped)
 	require.Empty(t, st.Repaired)
 	require.Equal(t, rings[0].producer, rings[0].consumer, "the memory is the kernel's again")
+}
+
+// TestSideIsWhereAFrameComesFrom: each interface by either hook of arrival, and this machine.
+func TestSideIsWhereAFrameComesFrom(t *testing.T) {
+	s, rings, _ := open(1, Config{})
+	want := []uint8{1, 1, source.SideOut, 3, 3, source.SideOut}
+	for i := range want {
+		rings[0].write(rec{ns: start + uint64(i), frame: frame(i, 20), ifindex: []uint32{7, 9}[i/3], hook: []uint8{0, 2, 1}[i%3]}.bytes())
+	}
+	var b source.Batch
+	var got []uint8
+	for _, f := range next(t, s, &b) {
+		got = append(got, f.Side)
+	}
+	require.Equal(t, want, got)
 }
 
 // TestHardwareTagIsPutBack: the tag lies behind the MAC addresses and counts.

@@ -2383,6 +2383,7 @@ type Alert struct {
 	Score         float64                `protobuf:"fixed64,12,opt,name=score,proto3" json:"score,omitempty"`
 	WindowNs      int64                  `protobuf:"varint,13,opt,name=window_ns,json=windowNs,proto3" json:"window_ns,omitempty"`
 	Model         string                 `protobuf:"bytes,14,opt,name=model,proto3" json:"model,omitempty"`
+	Confirmed     bool                   `protobuf:"varint,15,opt,name=confirmed,proto3" json:"confirmed,omitempty"` // src is not forged
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2513,6 +2514,13 @@ func (x *Alert) GetModel() string {
 		return x.Model
 	}
 	return ""
+}
+
+func (x *Alert) GetConfirmed() bool {
+	if x != nil {
+		return x.Confirmed
+	}
+	return false
 }
 
 type Snapshot struct {
@@ -3870,21 +3878,22 @@ func (x *ControlRule) GetBy() string {
 }
 
 type ControlState struct {
-	state          protoimpl.MessageState `protogen:"open.v1"`
-	DryRun         bool                   `protobuf:"varint,1,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"` // rules are counted, nothing is dropped
-	EngineUp       bool                   `protobuf:"varint,2,opt,name=engine_up,json=engineUp,proto3" json:"engine_up,omitempty"`
-	Blocked        uint64                 `protobuf:"varint,3,opt,name=blocked,proto3" json:"blocked,omitempty"`
-	RateLimited    uint64                 `protobuf:"varint,4,opt,name=rate_limited,json=rateLimited,proto3" json:"rate_limited,omitempty"`
-	MaxEntries     uint64                 `protobuf:"varint,5,opt,name=max_entries,json=maxEntries,proto3" json:"max_entries,omitempty"`
-	Added          uint64                 `protobuf:"varint,6,opt,name=added,proto3" json:"added,omitempty"`
-	Expired        uint64                 `protobuf:"varint,7,opt,name=expired,proto3" json:"expired,omitempty"`
-	RefusedAllowed uint64                 `protobuf:"varint,8,opt,name=refused_allowed,json=refusedAllowed,proto3" json:"refused_allowed,omitempty"`
-	RefusedFull    uint64                 `protobuf:"varint,9,opt,name=refused_full,json=refusedFull,proto3" json:"refused_full,omitempty"`
-	RefusedRate    uint64                 `protobuf:"varint,10,opt,name=refused_rate,json=refusedRate,proto3" json:"refused_rate,omitempty"`
-	RefusedOther   uint64                 `protobuf:"varint,11,opt,name=refused_other,json=refusedOther,proto3" json:"refused_other,omitempty"`
-	Allowed        []*ControlAllowed      `protobuf:"bytes,12,rep,name=allowed,proto3" json:"allowed,omitempty"` // of status
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	state              protoimpl.MessageState `protogen:"open.v1"`
+	DryRun             bool                   `protobuf:"varint,1,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"` // rules are counted, nothing is dropped
+	EngineUp           bool                   `protobuf:"varint,2,opt,name=engine_up,json=engineUp,proto3" json:"engine_up,omitempty"`
+	Blocked            uint64                 `protobuf:"varint,3,opt,name=blocked,proto3" json:"blocked,omitempty"`
+	RateLimited        uint64                 `protobuf:"varint,4,opt,name=rate_limited,json=rateLimited,proto3" json:"rate_limited,omitempty"`
+	MaxEntries         uint64                 `protobuf:"varint,5,opt,name=max_entries,json=maxEntries,proto3" json:"max_entries,omitempty"`
+	Added              uint64                 `protobuf:"varint,6,opt,name=added,proto3" json:"added,omitempty"`
+	Expired            uint64                 `protobuf:"varint,7,opt,name=expired,proto3" json:"expired,omitempty"`
+	RefusedAllowed     uint64                 `protobuf:"varint,8,opt,name=refused_allowed,json=refusedAllowed,proto3" json:"refused_allowed,omitempty"`
+	RefusedFull        uint64                 `protobuf:"varint,9,opt,name=refused_full,json=refusedFull,proto3" json:"refused_full,omitempty"`
+	RefusedRate        uint64                 `protobuf:"varint,10,opt,name=refused_rate,json=refusedRate,proto3" json:"refused_rate,omitempty"`
+	RefusedOther       uint64                 `protobuf:"varint,11,opt,name=refused_other,json=refusedOther,proto3" json:"refused_other,omitempty"`
+	RefusedUnconfirmed uint64                 `protobuf:"varint,13,opt,name=refused_unconfirmed,json=refusedUnconfirmed,proto3" json:"refused_unconfirmed,omitempty"`
+	Allowed            []*ControlAllowed      `protobuf:"bytes,12,rep,name=allowed,proto3" json:"allowed,omitempty"` // of status
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *ControlState) Reset() {
@@ -3990,6 +3999,13 @@ func (x *ControlState) GetRefusedRate() uint64 {
 func (x *ControlState) GetRefusedOther() uint64 {
 	if x != nil {
 		return x.RefusedOther
+	}
+	return 0
+}
+
+func (x *ControlState) GetRefusedUnconfirmed() uint64 {
+	if x != nil {
+		return x.RefusedUnconfirmed
 	}
 	return 0
 }
@@ -4278,7 +4294,7 @@ const file_agp_proto_rawDesc = "" +
 	"\vclass_model\x18K \x01(\tR\n" +
 	"classModelB\x11\n" +
 	"\x0f_first_reply_nsB\x13\n" +
-	"\x11_tcp_handshake_ns\"\xdb\x02\n" +
+	"\x11_tcp_handshake_ns\"\xf9\x02\n" +
 	"\x05Alert\x12\x17\n" +
 	"\atime_ns\x18\x01 \x01(\x03R\x06timeNs\x12\x1c\n" +
 	"\tinterface\x18\x02 \x01(\tR\tinterface\x12\x12\n" +
@@ -4294,7 +4310,8 @@ const file_agp_proto_rawDesc = "" +
 	"\tthreshold\x18\v \x01(\x01R\tthreshold\x12\x14\n" +
 	"\x05score\x18\f \x01(\x01R\x05score\x12\x1b\n" +
 	"\twindow_ns\x18\r \x01(\x03R\bwindowNs\x12\x14\n" +
-	"\x05model\x18\x0e \x01(\tR\x05model\"\xa8\x02\n" +
+	"\x05model\x18\x0e \x01(\tR\x05model\x12\x1c\n" +
+	"\tconfirmed\x18\x0f \x01(\bR\tconfirmed\"\xa8\x02\n" +
 	"\bSnapshot\x12\x17\n" +
 	"\atime_ns\x18\x01 \x01(\x03R\x06timeNs\x12)\n" +
 	"\x06engine\x18\x02 \x01(\v2\x11.agp.v1.EngineRowR\x06engine\x12,\n" +
@@ -4436,7 +4453,7 @@ const file_agp_proto_rawDesc = "" +
 	"\n" +
 	"expires_ns\x18\x04 \x01(\x03R\texpiresNs\x12\x16\n" +
 	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x0e\n" +
-	"\x02by\x18\x06 \x01(\tR\x02by\"\x98\x03\n" +
+	"\x02by\x18\x06 \x01(\tR\x02by\"\xc9\x03\n" +
 	"\fControlState\x12\x17\n" +
 	"\adry_run\x18\x01 \x01(\bR\x06dryRun\x12\x1b\n" +
 	"\tengine_up\x18\x02 \x01(\bR\bengineUp\x12\x18\n" +
@@ -4450,7 +4467,8 @@ const file_agp_proto_rawDesc = "" +
 	"\frefused_full\x18\t \x01(\x04R\vrefusedFull\x12!\n" +
 	"\frefused_rate\x18\n" +
 	" \x01(\x04R\vrefusedRate\x12#\n" +
-	"\rrefused_other\x18\v \x01(\x04R\frefusedOther\x120\n" +
+	"\rrefused_other\x18\v \x01(\x04R\frefusedOther\x12/\n" +
+	"\x13refused_unconfirmed\x18\r \x01(\x04R\x12refusedUnconfirmed\x120\n" +
 	"\aallowed\x18\f \x03(\v2\x16.agp.v1.ControlAllowedR\aallowed\":\n" +
 	"\x0eControlAllowed\x12\x16\n" +
 	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12\x10\n" +

@@ -155,6 +155,7 @@ func AlertToProto(a *telemetry.Alert) *agppb.Alert {
 		TimeNs: a.TimeNs, Interface: a.Interface, Kind: a.Kind, Class: a.Class, Src: a.Src, Dst: a.Dst,
 		SrcPort: uint32(a.SrcPort), DstPort: uint32(a.DstPort), Protocol: uint32(a.Protocol),
 		Count: a.Count, Threshold: a.Threshold, Score: a.Score, WindowNs: a.WindowNs, Model: a.Model,
+		Confirmed: a.Confirmed,
 	}
 }
 
@@ -165,6 +166,7 @@ func AlertFromProto(p *agppb.Alert, a *telemetry.Alert) error {
 		TimeNs: p.GetTimeNs(), Interface: p.GetInterface(), Kind: p.GetKind(), Class: p.GetClass(), Src: p.GetSrc(), Dst: p.GetDst(),
 		SrcPort: n.u16("src_port", p.GetSrcPort()), DstPort: n.u16("dst_port", p.GetDstPort()), Protocol: n.u8("protocol", p.GetProtocol()),
 		Count: p.GetCount(), Threshold: p.GetThreshold(), Score: p.GetScore(), WindowNs: p.GetWindowNs(), Model: p.GetModel(),
+		Confirmed: p.GetConfirmed(),
 	}
 	return n.err
 }

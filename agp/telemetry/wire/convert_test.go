@@ -52,6 +52,7 @@ func randomRecord(rng *rand.Rand) *telemetry.Record {
 	}
 	r.FirstReplyNs = []int64{-1, 0, 77}[rng.IntN(3)]
 	r.TCPHandshakeNs = []int64{-1, 0, 77}[rng.IntN(3)]
+	r.Confirmed = false // stays in the engine
 	r.Outputs = []telemetry.Output{
 		{Field: "app", Label: "dns", Score: 0.25, Model: "app@1"}, {Field: "class", Label: "c2", Score: 1, Model: "class@1"},
 	}[:rng.IntN(3)]
@@ -124,7 +125,7 @@ func TestProtoFieldNamesAreTheRecordNames(t *testing.T) {
 	flow := (*agppb.FlowRecord)(nil).ProtoReflect().Descriptor().Fields()
 	require.ElementsMatch(t, visited, protoNames(flow, func(i int) string { return string(flow.Get(i).Name()) }))
 
-	a := telemetry.Alert{Kind: "k", Class: "c", Src: "s", Dst: "d", SrcPort: 1, DstPort: 1, Protocol: 6, WindowNs: 1, Interface: "i"}
+	a := telemetry.Alert{Kind: "k", Class: "c", Src: "s", Dst: "d", SrcPort: 1, DstPort: 1, Protocol: 6, WindowNs: 1, Interface: "i", Confirmed: true}
 	var seen nameList
 	telemetry.VisitAlert(&a, &seen)
 	a.Model = "m"

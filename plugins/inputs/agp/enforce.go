@@ -30,6 +30,7 @@ type EnforceConfig struct {
 	Kinds        []string        `toml:"kinds"`
 	MinCount     int             `toml:"min_count"`
 	MinScore     float64         `toml:"min_score"`
+	Unconfirmed  bool            `toml:"unconfirmed"`
 	MaxPerMinute int             `toml:"max_per_minute"`
 	Persist      bool            `toml:"persist"`
 	StateFile    string          `toml:"state_file"`
@@ -74,6 +75,9 @@ func (a *AGP) checkEnforce() error {
 	}
 	if err := options.CheckBlockingKinds(e.Kinds); err != nil {
 		errs = append(errs, fmt.Errorf("%w: enforce.kinds: %w", ErrConfig, err))
+	}
+	if err := options.CheckConfirmableKinds(e.Kinds); err != nil && e.Enabled && a.live() && !e.Unconfirmed {
+		errs = append(errs, fmt.Errorf("%w: enforce.kinds: %w; allowed with enforce.unconfirmed = true", ErrConfig, err))
 	}
 	within("min_count", e.MinCount, 0, 1<<30)
 	if !(e.MinScore >= 0 && e.MinScore <= 1) {
@@ -143,7 +147,7 @@ func (a *AGP) startEnforcement(conf *supervise.Config) (begin func(*supervise.Su
 		}
 		mc := enforce.Config{
 			Enforce: !c.DryRun, TTL: time.Duration(c.TTL), MaxEntries: c.MaxEntries, Allow: allow, Protect: protect, Log: a.Log,
-			Policy: enforce.Policy{Kinds: c.Kinds, MinCount: uint64(c.MinCount), MinScore: c.MinScore, PerMinute: c.MaxPerMinute},
+			Policy: enforce.Policy{Kinds: c.Kinds, MinCount: uint64(c.MinCount), MinScore: c.MinScore, PerMinute: c.MaxPerMinute, Unconfirmed: c.Unconfirmed},
 		}
 		if a.live() {
 			mc.Sender = s // an engine that reads files has nothing to block
@@ -235,5 +239,6 @@ func (c *Converter) Enforcement(st enforce.Stats, now time.Time, acc telegraf.Ac
 		"dry_run": st.DryRun, "blocked_sources": i63(st.Blocked), "rate_limited_sources": i63(st.RateLimited),
 		"added": i63(st.Added), "expired": i63(st.Expired), "refused_allowed": i63(st.RefusedAllowed),
 		"refused_full": i63(st.RefusedFull), "refused_rate": i63(st.RefusedRate), "refused_other": i63(st.RefusedOther),
+		"refused_unconfirmed": i63(st.RefusedUnconfirmed),
 	}, map[string]string{"interface": c.o.Interface, "target": enforcementTarget}, now)
 }

@@ -49,12 +49,15 @@ func TestBadEnforcementNamesKeyValueAndAllowed(t *testing.T) {
 		`enforce.protect[0]: not a host name, host:port or URL: "a b"`: func(a *AGP) { a.Enforce.Protect = []string{"a b"} },
 		`enforce.kinds: kind of alert: "syn_flood" never blocks`:       func(a *AGP) { a.Enforce.Kinds = []string{"syn_flood"} },
 		`enforce.kinds: kind of alert: "scan" does not exist`:          func(a *AGP) { a.Enforce.Kinds = []string{"scan"} },
-		`enforce.min_count = -1, allowed: 0 to 1073741824`:             func(a *AGP) { a.Enforce.MinCount = -1 },
-		`enforce.min_score = NaN, allowed: 0 to 1`:                     func(a *AGP) { a.Enforce.MinScore = math.NaN() },
-		`enforce.max_per_minute = 0, allowed: 1 to 100000`:             func(a *AGP) { a.Enforce.MaxPerMinute = 0 },
-		`enforce.state_file = "state", allowed: an absolute path`:      func(a *AGP) { a.Enforce.StateFile = "state" },
-		`enforce.socket = "s", allowed: an absolute path`:              func(a *AGP) { a.Enforce.Socket = "s" },
-		`at most 95 bytes, or ""`:                                      func(a *AGP) { a.Enforce.Socket = "/" + strings.Repeat("x", 95) },
+		`"port_scan": whoever forges addresses chooses who is blocked; allowed with enforce.unconfirmed = true`: func(a *AGP) {
+			a.Source, a.Files, a.Interfaces, a.Enforce.Kinds = "mirror", nil, []string{"lo"}, []string{"brute_force", "port_scan"}
+		},
+		`enforce.min_count = -1, allowed: 0 to 1073741824`:        func(a *AGP) { a.Enforce.MinCount = -1 },
+		`enforce.min_score = NaN, allowed: 0 to 1`:                func(a *AGP) { a.Enforce.MinScore = math.NaN() },
+		`enforce.max_per_minute = 0, allowed: 1 to 100000`:        func(a *AGP) { a.Enforce.MaxPerMinute = 0 },
+		`enforce.state_file = "state", allowed: an absolute path`: func(a *AGP) { a.Enforce.StateFile = "state" },
+		`enforce.socket = "s", allowed: an absolute path`:         func(a *AGP) { a.Enforce.Socket = "s" },
+		`at most 95 bytes, or ""`:                                 func(a *AGP) { a.Enforce.Socket = "/" + strings.Repeat("x", 95) },
 		`enforce.max_entries = 65536, allowed: at most live.max_blocked, 1000`: func(a *AGP) {
 			a.Source, a.Files, a.Interfaces, a.Live.MaxBlocked = "mirror", nil, []string{"lo"}, 1000
 		},
@@ -68,6 +71,8 @@ func TestBadEnforcementNamesKeyValueAndAllowed(t *testing.T) {
 	a := enforcing(t)
 	a.Source, a.Files, a.Interfaces = "mirror", nil, []string{"lo"}
 	a.Enforce.DryRun = false
+	require.NoError(t, a.Init())
+	a.Enforce.Kinds, a.Enforce.Unconfirmed = []string{"port_scan"}, true
 	require.NoError(t, a.Init())
 }
 
@@ -269,6 +274,7 @@ func TestFiguresOfTheRuleListBecomeFields(t *testing.T) {
 	m := collect(ConverterOptions{}, func(c *Converter, acc telegraf.Accumulator) {
 		c.Enforcement(enforce.Stats{
 			DryRun: true, Blocked: 1, RateLimited: 2, Added: 3, Expired: 4, RefusedAllowed: 5, RefusedFull: 6, RefusedRate: 7, RefusedOther: 8,
+			RefusedUnconfirmed: 9,
 		}, time.Now(), acc)
 	})
 	require.Len(t, m, 1)
@@ -276,6 +282,7 @@ func TestFiguresOfTheRuleListBecomeFields(t *testing.T) {
 	require.Equal(t, map[string]any{
 		"dry_run": true, "blocked_sources": int64(1), "rate_limited_sources": int64(2), "added": int64(3), "expired": int64(4),
 		"refused_allowed": int64(5), "refused_full": int64(6), "refused_rate": int64(7), "refused_other": int64(8),
+		"refused_unconfirmed": int64(9),
 	}, m[0].Fields())
 }
 
