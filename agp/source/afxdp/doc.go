@@ -16,10 +16,12 @@
 // package starts no goroutine. Open must run in the network namespace of the
 // interfaces.
 //
-// Frames are copied to the batch's memory and their buffers given back at once, at
-// the latest after 64 frames of a socket, so that a slow pipeline holds no buffers:
-// it shows as rx_ring_full. Sockets are served in turn. A batch that was given to a Source stays
-// with it. Next waits at most 50 ms.
+// Frames lie in their buffers until the batch comes back, as long as batches hold less
+// than half of a queue's buffers; beyond that, and with a peer or several buffers per frame,
+// they are copied to the batch's memory and the buffers given back at once, at the latest after
+// 64 frames of a socket. So a slow pipeline never takes all: it shows as rx_ring_full.
+// Sockets are served in turn. A batch that was given to a Source stays with it, and
+// frames must not be read after Close. Next waits at most 50 ms.
 //
 // Lengths are bytes: Ethernet header to payload, no FCS. In copy mode a VLAN tag that the
 // device has taken off is lost, and so is, in generic mode, how many frames a

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -179,6 +180,7 @@ func TestBuffersGoRoundAcrossTheWrapOfAllRings(t *testing.T) {
 			require.Equal(t, packet.LinkEthernet, f.LinkType)
 		}
 	}
+	s.takeBack(&b)
 	for i, f := range kernel {
 		require.EqualValues(t, 64, f.fill.look(), "all buffers are back")
 		addrs := make(map[uint64]bool)
@@ -192,12 +194,13 @@ func TestBuffersGoRoundAcrossTheWrapOfAllRings(t *testing.T) {
 	}
 }
 
-func TestBuffersGoBackAfter64FramesOfASocket(t *testing.T) {
+func TestBuffersOfCopiesGoBackAfter64FramesOfASocket(t *testing.T) {
 	for _, timestamps := range []bool{false, true} {
 		s, kernel := newFake(t, Config{Frames: 256, RingSize: 256, Timestamps: timestamps}, 0, 1)
 		for i := range 200 {
 			kernel[0].receive(numbered(i, 100))
 		}
+		s.queues[0].lent = 128 // so that frames are copied
 		frames := batch{frames: make([]source.Frame, 130), buf: make([]byte, 1<<20)}
 		if timestamps {
 			s.takeByTime(&frames)
@@ -248,13 +251,15 @@ func TestSnapLenCutsDataAndKeepsTheWireLength(t *testing.T) {
 	require.EqualValues(t, 5000, b.Frames[0].WireLen)
 	require.Equal(t, whole[:100], b.Frames[1].Data)
 	require.EqualValues(t, 2100, s.Stats().Bytes)
+	s.takeBack(&b)
 	require.EqualValues(t, 64, kernel[0].fill.look())
 }
 
 func TestBatchWhoseMemoryIsFullEndsAndNothingIsLost(t *testing.T) {
 	s, kernel := newFake(t, Config{Frames: 64, RingSize: 64}, 0, 2)
 	for i := range 20 {
-		kernel[i%2].receive(numbered(i, 1500))
+		frame := numbered(i, 1500) // in two buffers, so that it is copied
+		kernel[i%2].receive(frame[:1000], frame[1000:])
 	}
 	big := numbered(20, 9000)
 	kernel[0].receive(big[:1792], big[1792:3584], big[3584:5376], big[5376:7168], big[7168:8960], big[8960:])
@@ -360,6 +365,7 @@ func TestMetadataOfAnEarlierFrameAreNotTakenForThoseOfTheNext(t *testing.T) {
 	}
 	_, err := s.Next(&b)
 	require.NoError(t, err)
+	s.takeBack(&b)
 	for i := range 64 {
 		kernel[0].receive(numbered(i, 60))
 	}
@@ -367,6 +373,44 @@ func TestMetadataOfAnEarlierFrameAreNotTakenForThoseOfTheNext(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 64, n)
 	require.EqualValues(t, 64, s.Timed())
+}
+
+// TestBatchesHoldBuffersUntilTheyComeBack: a batch has the frames where they were received,
+// but no more than half of the buffers; the rest of its frames are copies, whose buffers are
+// free at once. Nothing of it changes until the batch comes back.
+func TestBatchesHoldBuffersUntilTheyComeBack(t *testing.T) {
+	const frames = 64
+	s, kernel := newFake(t, Config{Frames: frames, RingSize: frames}, 0, 1)
+	inside := func(f source.Frame) bool {
+		at := uintptr(unsafe.Pointer(&f.Data[0])) - uintptr(unsafe.Pointer(&s.umem[0]))
+		return at < uintptr(len(s.umem))
+	}
+	next := func(b *source.Batch, from, count, lent int) {
+		for i := range count {
+			kernel[0].receive(numbered(from+i, 60+i))
+		}
+		n, err := s.Next(b)
+		require.NoError(t, err)
+		require.Equal(t, count, n)
+		for i, f := range b.Frames {
+			require.Equal(t, i < lent, inside(f), "frame %d", i)
+		}
+	}
+	var first, second source.Batch
+	next(&first, 0, 40, frames/2)
+	next(&second, 100, 20, 0)
+	require.EqualValues(t, frames/2, kernel[0].fill.look(), "the kernel has the others")
+	for i, f := range first.Frames {
+		require.Equal(t, numbered(i, 60+i), f.Data)
+	}
+	next(&first, 200, 30, 30)
+	require.EqualValues(t, frames-30, kernel[0].fill.look())
+	for i, f := range second.Frames {
+		require.Equal(t, numbered(100+i, 60+i), f.Data)
+	}
+	next(&second, 300, 1, 1)
+	next(&first, 400, 1, 1)
+	require.Equal(t, 2, s.queues[0].lent)
 }
 
 func TestInterruptedSourceEnds(t *testing.T) {

@@ -46,6 +46,7 @@ type queue struct {
 	fill    ring[uint64]
 	done    ring[uint64]
 	sockets []*socket
+	lent    int // buffers that batches hold
 }
 
 type port struct {

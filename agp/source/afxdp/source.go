@@ -16,6 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/agp-net/telegraf-agp/agp/internal/prefetch"
 	"github.com/agp-net/telegraf-agp/agp/source"
 	"github.com/agp-net/telegraf-agp/agp/source/live"
 )
@@ -60,13 +61,13 @@ type Source struct {
 	final error // what Next returns from now on
 	fds   []unix.PollFd
 
-	frameCount, bytes uint64
-	timed             uint64 // frames with a time of the device or the XDP program
-	badTimes          uint64 // frames whose such time cannot be true
-	invalid           uint64 // descriptors that lie outside of the buffers
-	unread            uint64 // frames on receive rings that were closed
-	txDropped         uint64
-	dropped           drops
+	frameCount, byteCount uint64
+	timed                 uint64 // frames with a time of the device or the XDP program
+	badTimes              uint64 // frames whose such time cannot be true
+	invalid               uint64 // descriptors that lie outside of the buffers
+	unread                uint64 // frames on receive rings that were closed
+	txDropped             uint64
+	dropped               drops
 
 	mu          sync.Mutex // guards event and interrupted
 	event       int        // eventfd, -1 once closed
@@ -248,6 +249,21 @@ func (s *Source) homeOf(q *queue) uint64 {
 	panic("afxdp: queue of another source")
 }
 
+// takeBack gives the kernel the buffers that frames of b lay in.
+func (s *Source) takeBack(b *source.Batch) {
+	if len(b.Lent) == 0 {
+		return
+	}
+	for _, addr := range b.Lent {
+		s.queues[addr>>s.home].lent--
+		s.recycle(addr)
+	}
+	b.Lent = b.Lent[:0]
+	for _, q := range s.queues {
+		q.fill.publish()
+	}
+}
+
 // recycle puts a buffer on the fill ring of its queue.
 func (s *Source) recycle(addr uint64) {
 	if i := addr >> s.home; i < uint64(len(s.queues)) {
@@ -260,6 +276,7 @@ func (s *Source) Next(b *source.Batch) (int, error) {
 	if cap(b.Frames) == 0 {
 		b.Frames = make([]source.Frame, 0, defaultBatch)
 	}
+	s.takeBack(b)
 	b.Frames, b.Buf = b.Frames[:0], b.Buf[:cap(b.Buf)]
 	if len(b.Buf) == 0 {
 		b.Buf = make([]byte, cap(b.Frames)*typicalFrame)
@@ -331,19 +348,20 @@ func (s *Source) wait() error {
 type batch struct {
 	frames []source.Frame
 	buf    []byte
+	lent   []uint64
 	n, off int
 	now    int64
 }
 
 // take moves what the sockets have to b.
 func (s *Source) take(b *source.Batch) int {
-	t := batch{frames: b.Frames[:cap(b.Frames)], buf: b.Buf, now: s.clock.now()}
+	t := batch{frames: b.Frames[:cap(b.Frames)], buf: b.Buf, lent: b.Lent, now: s.clock.now()}
 	if s.cfg.Timestamps {
 		s.takeByTime(&t)
 	} else {
 		s.takeInTurn(&t)
 	}
-	b.Frames, b.Buf = t.frames[:t.n], t.buf
+	b.Frames, b.Buf, b.Lent = t.frames[:t.n], t.buf, t.lent
 	if t.n > 0 {
 		for _, q := range s.queues {
 			if s.got.flags&unix.XDP_USE_NEED_WAKEUP != 0 && q.fill.needsWakeup() {
@@ -434,37 +452,47 @@ func (k *socket) handBack() {
 	k.q.fill.publish()
 }
 
-// deliver copies the frame at the head of k to t and sends it on or frees its
-// buffers. It returns false if t has no room.
+// deliver gives t the frame at the head of k: the buffer itself while there are enough
+// others, else a copy. It sends the frame on or frees its buffers. It returns false if
+// t has no room.
 func (s *Source) deliver(k *socket, t *batch, ts int64) bool {
+	if i := k.descs + ahead; i < k.rx.ready() {
+		s.prefetch(k.rx.at(i).Addr)
+	}
 	size := int(k.frame)
 	if s.cfg.SnapLen > 0 {
 		size = min(size, s.cfg.SnapLen)
 	}
-	if t.off+size > len(t.buf) {
-		if t.n > 0 {
-			return false
+	var data []byte
+	first, valid := k.rx.at(0), true
+	if s.lends(k, first) {
+		data, _ = s.bytes(first)
+		data = data[:size:size]
+		t.lent = append(t.lent, first.Addr)
+		k.q.lent++
+	} else {
+		if t.off+size > len(t.buf) {
+			if t.n > 0 {
+				return false
+			}
+			t.buf = make([]byte, max(size, 2*len(t.buf)))
 		}
-		t.buf = make([]byte, max(size, 2*len(t.buf)))
+		data = t.buf[t.off : t.off+size : t.off+size]
+		rest := data
+		for i := uint32(0); i < k.descs && valid; i++ {
+			var part []byte
+			part, valid = s.bytes(k.rx.at(i))
+			rest = rest[copy(rest, part):]
+		}
+		t.off += size
+		if k.peer == nil || !valid || !s.forward(k) {
+			for i := range k.descs {
+				s.recycle(k.rx.at(i).Addr)
+			}
+		}
 	}
-	data := t.buf[t.off : t.off+size : t.off+size]
-	rest, valid := data, true
-	for i := range k.descs {
-		d := k.rx.at(i)
-		from, to := d.Addr, d.Addr+uint64(d.Len)
-		if from > to || to > uint64(len(s.umem)) {
-			valid = false
-			break
-		}
-		if i == 0 && s.cfg.Timestamps {
-			s.wipe(from)
-		}
-		rest = rest[copy(rest, s.umem[from:to]):]
-	}
-	if k.peer == nil || !valid || !s.forward(k) {
-		for i := range k.descs {
-			s.recycle(k.rx.at(i).Addr)
-		}
+	if s.cfg.Timestamps {
+		s.wipe(first.Addr)
 	}
 	k.rx.skip(k.descs)
 	if !valid {
@@ -479,13 +507,42 @@ func (s *Source) deliver(k *socket, t *batch, ts int64) bool {
 	s.last = max(s.last, ts)
 	t.frames[t.n] = source.Frame{
 		Data: data, TimestampNs: s.last, WireLen: k.frame,
-		LinkType: k.q.p.linkType, Interface: k.q.p.number,
+		LinkType: k.q.p.linkType, Interface: k.q.p.number, Side: source.SideIn(k.q.p.number),
 	}
 	t.n++
-	t.off += size
 	s.frameCount++
-	s.bytes += uint64(size)
+	s.byteCount += uint64(size)
 	return true
+}
+
+// lends reports whether the frame at the head of k, which begins with d, can stay where
+// it is: in one buffer, which nobody else waits for. The kernel keeps half of them at least.
+func (s *Source) lends(k *socket, d *unix.XDPDesc) bool {
+	home := d.Addr >> s.home
+	_, valid := s.bytes(d)
+	return k.peer == nil && k.descs == 1 && k.q.lent < s.cfg.Frames/2 && valid &&
+		home < uint64(len(s.queues)) && s.queues[home] == k.q
+}
+
+// bytes returns what a descriptor points to, or false if that is not inside the buffers.
+func (s *Source) bytes(d *unix.XDPDesc) ([]byte, bool) {
+	from, to := d.Addr, d.Addr+uint64(d.Len)
+	if from > to || to > uint64(len(s.umem)) {
+		return nil, false
+	}
+	return s.umem[from:to], true
+}
+
+// ahead is how many frames before its turn a frame is asked for: another CPU has
+// written it, and until it is here some others can be delivered.
+const ahead = 4
+
+// prefetch asks for the metadata and the headers of a frame at addr.
+func (s *Source) prefetch(addr uint64) {
+	if addr >= MetadataLen && addr < uint64(len(s.umem)) {
+		prefetch.Line(unsafe.Pointer(&s.umem[addr-MetadataLen]))
+		prefetch.Line(unsafe.Pointer(&s.umem[addr]))
+	}
 }
 
 // What precedes a frame if the XDP program gives times; little endian.

@@ -56,7 +56,7 @@ func (s *Source) readDrops() {
 // the source was closed), peer_tx_dropped (delivered, but not sent to the peer).
 func (s *Source) Stats() source.Stats {
 	s.readDrops()
-	st := source.Stats{Frames: s.frameCount, Bytes: s.bytes, Dropped: make(map[string]uint64)}
+	st := source.Stats{Frames: s.frameCount, Bytes: s.byteCount, Dropped: make(map[string]uint64)}
 	for name, n := range map[string]uint64{
 		"rx_ring_full":    s.dropped.ringFull,
 		"fill_ring_empty": s.dropped.fillEmpty,

@@ -8,6 +8,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/agp-net/telegraf-agp/agp/internal/hugepage"
 )
 
 const hugePage = 2 << 20
@@ -23,10 +25,11 @@ func allocate(n int, huge bool) (mem []byte, gotHuge bool, err error) {
 			return mem, true, nil
 		}
 	}
-	mem, err = unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, flags)
+	mem, err = unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, flags&^unix.MAP_POPULATE)
 	if err != nil {
 		return nil, false, fmt.Errorf("%d bytes: %w", n, memoryError(os.NewSyscallError("mmap", err)))
 	}
+	hugepage.Advise(mem) // frames lie far apart: with small pages each one costs a TLB miss
 	return mem, false, nil
 }
 

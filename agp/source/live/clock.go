@@ -68,30 +68,37 @@ const (
 	MaxWait = 50 * time.Millisecond
 )
 
+// fill is how many quarters of a batch should have come when a pause ends.
+const fill = 11
+
 // Pace says how long to sleep before memory that the kernel fills is looked at again:
-// not at all while batches are full, up to 2 ms while little comes, and in between so
-// long that a batch is three quarters full, since each sleep costs a switch of threads.
-// The zero value is ready.
+// not at all before it is empty, up to 2 ms while little comes, and in between so long
+// that it holds nearly three batches, since each sleep costs a switch of threads. The
+// zero value is ready.
 type Pace struct {
 	pause time.Duration
+	came  int  // frames since the last pause
+	more  bool // is waiting
 }
 
 // Polled takes the result of a poll: n frames in a batch for room. behind says that
 // more is waiting than a batch takes.
 func (p *Pace) Polled(n, room int, behind bool) {
-	switch {
-	case n >= room || behind:
-		p.pause = 0
-	case p.pause == 0:
-		p.pause = minPause
-	default:
-		longest := min(2*p.pause, maxPause)
-		if n > 0 {
-			longest = min(longest, p.pause*time.Duration(3*room)/time.Duration(4*n))
-		}
-		p.pause = max(longest, minPause)
+	p.came += n
+	if p.more = n >= room || behind; p.more {
+		return
 	}
+	longest := min(2*p.pause, maxPause)
+	if p.came > 0 {
+		longest = min(longest, p.pause*time.Duration(fill*room)/time.Duration(4*p.came))
+	}
+	p.pause, p.came = max(longest, minPause), 0
 }
 
 // Pause returns the time to sleep before the next poll.
-func (p *Pace) Pause() time.Duration { return p.pause }
+func (p *Pace) Pause() time.Duration {
+	if p.more {
+		return 0
+	}
+	return p.pause
+}

@@ -306,7 +306,8 @@ func FuzzDuplicate(f *testing.F) {
 	})
 }
 
-// TestPace: no pause behind full batches, up to 2 ms when nothing comes, and otherwise what makes batches three quarters full.
+// TestPace: no pause before everything was taken, up to 2 ms when little comes, and otherwise
+// so long that nearly three batches come.
 func TestPace(t *testing.T) {
 	var p Pace
 	require.Zero(t, p.Pause())
@@ -316,17 +317,22 @@ func TestPace(t *testing.T) {
 		p.Polled(1, 100, false)
 	}
 	require.Equal(t, 2*time.Millisecond, p.Pause())
-	p.Polled(30, 100, false)
-	require.Equal(t, 2*time.Millisecond, p.Pause())
+	for range 2 {
+		p.Polled(100, 100, false)
+		require.Zero(t, p.Pause())
+	}
 	p.Polled(75, 100, false)
-	require.Equal(t, 2*time.Millisecond, p.Pause(), "as full as wanted")
-	p.Polled(96, 100, false)
-	require.Equal(t, 1562500*time.Nanosecond, p.Pause())
-	p.Polled(100, 100, false)
-	require.Zero(t, p.Pause())
-	p.Polled(0, 100, false)
+	require.Equal(t, 2*time.Millisecond, p.Pause(), "as much as wanted")
+	for range 5 {
+		p.Polled(100, 100, false)
+		require.Zero(t, p.Pause())
+	}
+	p.Polled(50, 100, false)
+	require.Equal(t, time.Millisecond, p.Pause(), "twice as much")
 	p.Polled(1, 100, true)
-	require.Zero(t, p.Pause())
+	require.Zero(t, p.Pause(), "more is waiting")
+	p.Polled(0, 100, false)
+	require.Equal(t, 2*time.Millisecond, p.Pause())
 }
 
 // TestClock: monotonic time goes on with the kernel's, and the offset leads to the wall clock.

@@ -50,7 +50,7 @@ const maxInterfaceName = 15 // IFNAMSIZ - 1
 
 func defaultLive() LiveConfig {
 	return LiveConfig{
-		SnapLen: 256, RingSize: 4 << 20, XDPMode: "auto", ZeroCopy: "auto", UMEMFrames: 4096,
+		SnapLen: 256, RingSize: 4 << 20, XDPMode: "auto", ZeroCopy: "auto", UMEMFrames: 8192,
 		SampleEvery: 1, SharePermille: 1000, MaxBlocked: 1 << 20, RebalanceSkew: 1.3, StateDir: "/var/lib/telegraf-agp",
 	}
 }
