@@ -284,7 +284,10 @@ func (p *Pipeline) take(w *work, i int) {
 	}
 	p.seq++
 	p.pass(w, f.TimestampNs, i)
-	k.Frame, k.Seq, k.SegmentSize = f.Data, p.seq, f.SegmentSize
+	k.Frame, k.Seq, k.SegmentSize, k.Side = f.Data, p.seq, f.SegmentSize, f.Side
+	if k.Flags&packet.FlagTunnel != 0 {
+		k.Side = source.SideUnknown // the frame's is that of the tunnel's end
+	}
 	if n := k.Segments(); n > 1 {
 		p.local.frames += uint64(n - 1)
 		p.seq += uint64(n - 1)
