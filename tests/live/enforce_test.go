@@ -30,7 +30,7 @@ type guarded struct {
 	socket string
 }
 
-func guard(t *testing.T, enforce string) *guarded {
+func guard(t *testing.T, enforce string, keys ...string) *guarded {
 	t.Helper()
 	netns.NothingLeft(t)
 	g := &guarded{lan: newLAN(t, false)}
@@ -38,7 +38,7 @@ func guard(t *testing.T, enforce string) *guarded {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	g.socket = filepath.Join(dir, "s")
-	g.config = pluginConfig(t, "mirror", "",
+	g.config = pluginConfig(t, "mirror", strings.Join(keys, ""),
 		fmt.Sprintf("  [inputs.agp.enforce]\n    enabled = true\n    socket = %q\n%s", g.socket, enforce), "h0")
 	g.plugin = startPlugin(t, g.host, g.config)
 	g.probe, err = rig.ProbeUDP(g.host, farNet.Addr())
@@ -195,7 +195,7 @@ func TestOwnAddressIsNeverBlocked(t *testing.T) {
 
 // TestAlertBlocksItsSource: the far host tries ports and is cut off.
 func TestAlertBlocksItsSource(t *testing.T) {
-	g := guard(t, "    dry_run = false\n    kinds = [\"port_scan\"]\n")
+	g := guard(t, "    dry_run = false\n    kinds = [\"port_scan\"]\n    unconfirmed = true\n")
 	require.NoError(t, g.far.Do(func() error {
 		for port := range uint16(40) {
 			c, err := net.DialTimeout("tcp", netip.AddrPortFrom(hostNet.Addr(), 2000+port).String(), time.Second)
