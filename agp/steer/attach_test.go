@@ -1,11 +1,15 @@
 package steer
 
 import (
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +24,7 @@ import (
 
 	"github.com/agp-net/telegraf-agp/agp/steer/bpf"
 	"github.com/agp-net/telegraf-agp/tests/netns"
+	"github.com/agp-net/telegraf-agp/tests/testcap"
 )
 
 // veth is a pair of namespaces with an interface each; a Datapath is attached to eth1 of b.
@@ -154,6 +159,110 @@ func TestAMirrorSeesBothDirectionsOfAnInterface(t *testing.T) {
 			vanishes(t, d)
 			require.NoError(t, d.Close(), "again")
 		})
+	}
+}
+
+// Interfaces on one another, all of them captured: a rule applies to a frame once.
+func TestARuleAppliesOnceToAFrameThatPassesSeveralInterfaces(t *testing.T) {
+	const frames = 200
+	vlan := func(n *netns.NS, name, parent string) error {
+		l, err := n.Link(parent)
+		if err != nil {
+			return err
+		}
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name, attrs.ParentIndex = name, l.Attrs().Index
+		return errors.Join(n.Netlink().LinkAdd(&netlink.Vlan{LinkAttrs: attrs, VlanId: 5}), n.Up(name))
+	}
+	// What a bridge may give to netfilter needs a right checksum.
+	from := func(addr string, to net.HardwareAddr) []byte {
+		f := udp(t, addr+":1", "198.51.100.1:2")
+		copy(f, to)
+		var sum uint32
+		for i := 14; i < 34; i += 2 {
+			sum += uint32(binary.BigEndian.Uint16(f[i:]))
+		}
+		binary.BigEndian.PutUint16(f[24:], ^uint16(sum+sum>>16)) //nolint:gosec // folded
+		return f
+	}
+	tagged := func(f []byte) []byte { return slices.Insert(slices.Clone(f), 12, 0x81, 0, 0, 5) }
+	for _, c := range []struct {
+		name  string
+		stack func(n *netns.NS) error
+		hooks []string
+		frame func(f []byte) []byte
+	}{
+		{"port alone", func(*netns.NS) error { return nil }, []string{"eth1"}, slices.Clone[[]byte]},
+		{"bridge alone", func(n *netns.NS) error { return n.Bridge("br0", "eth1") }, []string{"br0"}, slices.Clone[[]byte]},
+		{"bridge and port", func(n *netns.NS) error { return n.Bridge("br0", "eth1") }, []string{"eth1", "br0"}, slices.Clone[[]byte]},
+		{"VLAN and port", func(n *netns.NS) error { return vlan(n, "v5", "eth1") }, []string{"v5", "eth1"}, tagged},
+		{"VLAN, bridge and port", func(n *netns.NS) error {
+			return errors.Join(n.Bridge("br0", "eth1"), vlan(n, "v5", "br0"))
+		}, []string{"eth1", "br0", "v5"}, tagged},
+		{"macvlan and port", func(n *netns.NS) error { return n.Macvlan("mv0", "eth1") }, []string{"eth1", "mv0"}, slices.Clone[[]byte]},
+	} {
+		for _, dry := range []bool{false, true} {
+			for _, same := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s, dry run %v, same frames %v", c.name, dry, same), func(t *testing.T) {
+					v := newVeth(t, 0)
+					err := c.stack(v.b)
+					if errors.Is(err, unix.EOPNOTSUPP) {
+						testcap.Missing(t, "interfaces of this kind: %v", err)
+					}
+					require.NoError(t, err)
+					d := load(t, Config{RingBytes: 1 << 20})
+					top, err := v.b.Link(c.hooks[len(c.hooks)-1])
+					require.NoError(t, err)
+					for _, h := range c.hooks {
+						require.NoError(t, v.b.Do(func() error { _, err := d.AttachMirror(index(t, v.b, h), false); return err }))
+					}
+					limit := Rule{Prefix: netip.MustParsePrefix("192.0.2.1/32"), Action: RateLimit, PacketsPerSecond: 1000, DryRun: dry}
+					wouldBlock := Rule{Prefix: netip.MustParsePrefix("192.0.2.2/32"), Action: Block, DryRun: true}
+					require.NoError(t, d.Add([]Rule{limit, wouldBlock}))
+					var list [][]byte
+					for i := range frames {
+						for _, addr := range []string{"192.0.2.1", "192.0.2.2"} {
+							f := from(addr, top.Attrs().HardwareAddr)
+							if !same {
+								binary.BigEndian.PutUint16(f[14+20+6:], uint16(i))
+							}
+							list = append(list, c.frame(f))
+						}
+					}
+					// A bridge forwards some time after it has its port.
+					hooks := uint64(len(c.hooks))
+					other := from("198.51.100.7", top.Attrs().HardwareAddr)
+					require.Eventually(t, func() bool {
+						before := count(t, d).Seen().Frames
+						send(t, v.a, "eth0", c.frame(other))
+						return count(t, d).Seen().Frames == before+hooks
+					}, 5*time.Second, time.Millisecond)
+					before := count(t, d).Seen().Frames
+					release, err := netns.Pin(0) // the bucket is not full again before all are sent
+					require.NoError(t, err)
+					defer release()
+					begin := time.Now()
+					send(t, v.a, "eth0", list...)
+					over := func(n Counters) uint64 { return n.RateLimited.Frames + n.WouldLimit.Frames }
+					all := func(n Counters) bool {
+						return n.Seen().Frames-before+n.RateLimited.Frames*(hooks-1) >= 2*frames*hooks
+					}
+					require.Eventually(t, func() bool { return all(count(t, d)) }, 5*time.Second, time.Millisecond)
+					took := time.Since(begin)
+					n := count(t, d)
+					passed := frames - over(n)
+					t.Logf("%d of %d passed in %v", passed, frames, took)
+					require.GreaterOrEqual(t, passed, uint64(100), "the burst is a tenth of a second")
+					require.LessOrEqual(t, passed, 102+uint64(took.Milliseconds()))
+					require.EqualValues(t, frames, n.WouldBlock.Frames)
+					if dry {
+						require.Zero(t, n.RateLimited.Frames)
+					} else {
+						require.Zero(t, n.WouldLimit.Frames)
+					}
+				})
+			}
+		}
 	}
 }
 

@@ -163,7 +163,7 @@ func Load(cfg Config) (*Datapath, error) {
 	d.maps = map[string]*ebpf.Map{
 		bpf.SteerMapCounters: m.Counters, bpf.SteerMapHost4: m.Host4, bpf.SteerMapHost6: m.Host6,
 		bpf.SteerMapNet4: m.Net4, bpf.SteerMapNet6: m.Net6, bpf.SteerMapPolicies: m.Policies,
-		bpf.SteerMapRings: m.Rings, bpf.SteerMapIndirection: m.Indirection, bpf.SteerMapSockets: m.Sockets,
+		bpf.SteerMapRings: m.Rings, bpf.SteerMapIndirection: m.Indirection, bpf.SteerMapSockets: m.Sockets, bpf.SteerMapJudged: m.Judged,
 		constants: m.Constants, variables: m.Variables,
 	}
 	if err := d.fill(policy, cpus); err != nil {

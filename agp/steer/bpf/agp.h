@@ -104,6 +104,12 @@ struct agp_rule {
 	__u8 pad[6];
 };
 
+/* A frame that was judged, and the interfaces that it has passed, last one first. */
+struct agp_judged {
+	__u64 id;
+	__u32 ifindex[4]; /* 0: none */
+};
+
 struct agp_lpm4 {
 	__u32 bits;
 	__u32 addr;

@@ -8,6 +8,9 @@
  * tc, tcx  mirror at ingress and egress
  *
  * No program writes to a frame. In any doubt a frame goes on to the kernel.
+ *
+ * A frame on its way through stacked interfaces (a port, its bridge, a VLAN of that) meets
+ * a tc program at each that is captured. Rules apply once: see agp_again.
  */
 #include "agp.h"
 #include "parse.h"
@@ -64,6 +67,14 @@ struct {
 	__type(key, struct agp_lpm6);
 	__type(value, struct agp_rule);
 } net6 SEC(".maps");
+
+/* The frame that was judged last on this CPU, for each direction. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 2);
+	__type(key, __u32);
+	__type(value, struct agp_judged);
+} judged SEC(".maps");
 
 /* The policy is the one entry of an array behind another, so that a change is seen
  * whole or not at all.
@@ -148,23 +159,71 @@ INLINE int over_rate(struct agp_rule *r, __u32 frames)
 	return 0; /* other CPUs were faster each time */
 }
 
+/* agp_again says whether a frame with a rule was judged at an interface below or above,
+ * and notes it otherwise. The kernel takes a frame through stacked interfaces on one CPU
+ * before it takes the next one, but tells only the last of them; so it is known by what it
+ * says, and since it passes an interface once, the same at one of these is another frame.
+ */
+GLOBAL int agp_again(struct __sk_buff *skb, const struct agp_pkt *p, __u32 egress)
+{
+	__u32 side = egress ? 1 : 0, ifindex = skb->ifindex;
+	struct agp_judged *j = bpf_map_lookup_elem(&judged, &side);
+	__u64 id, l4[2] = {};
+
+	if (!p || !j)
+		return 0;
+	/* Sequence numbers, checksum, the number of a ping. Not the padding, which may
+	 * have gone meanwhile.
+	 */
+	if (p->l4 + 16 <= p->end)
+		bpf_skb_load_bytes(skb, p->l4, l4, 16);
+	else if (p->l4 + 8 <= p->end)
+		bpf_skb_load_bytes(skb, p->l4, l4, 8);
+	id = p->saddr[0] ^ p->saddr[1] ^ p->saddr[2] ^ p->saddr[3];
+	id = id << 32 | (p->daddr[0] ^ p->daddr[1] ^ p->daddr[2] ^ p->daddr[3]);
+	id = (id ^ l4[0]) * 0x9e3779b97f4a7c15ull;
+	id = (id ^ id >> 32 ^ l4[1]) * 0x9e3779b97f4a7c15ull;
+	id ^= id >> 32 ^ (__u64)(p->end - p->l4) << 32 ^ p->protocol;
+
+	if (j->id == id && j->ifindex[0] != ifindex && j->ifindex[1] != ifindex &&
+	    j->ifindex[2] != ifindex && !j->ifindex[3]) {
+		j->ifindex[3] = j->ifindex[2];
+		j->ifindex[2] = j->ifindex[1];
+		j->ifindex[1] = j->ifindex[0];
+		j->ifindex[0] = ifindex;
+		return 1;
+	}
+	j->id = id;
+	j->ifindex[0] = ifindex;
+	j->ifindex[1] = 0;
+	j->ifindex[2] = 0;
+	j->ifindex[3] = 0;
+	return 0;
+}
+
 /* apply returns what a rule makes of a frame: AGP_BLOCKED, AGP_RATE_LIMITED, in dry
  * run the remark that stands for it, or AGP_COUNTS for nothing.
  */
-INLINE int apply(struct agp_rule *r, __u32 egress, __u32 frames)
+INLINE int apply(void *ctx, const int kind, const struct agp_pkt *p, struct agp_rule *r, __u32 egress, __u32 frames)
 {
-	if (r->action == AGP_BLOCK)
-		return r->dry_run ? AGP_WOULD_BLOCK : AGP_BLOCKED;
+	if (r->action == AGP_BLOCK && !r->dry_run)
+		return AGP_BLOCKED;
 	/* Replies do not take from the bucket of the one whom they answer. */
-	if (r->action == AGP_LIMIT && !egress && over_rate(r, frames))
+	if (r->action == AGP_LIMIT && egress)
+		return AGP_COUNTS;
+	if (kind == AGP_SKB && agp_again(ctx, p, egress))
+		return AGP_COUNTS;
+	if (r->action == AGP_BLOCK)
+		return AGP_WOULD_BLOCK;
+	if (r->action == AGP_LIMIT && over_rate(r, frames))
 		return r->dry_run ? AGP_WOULD_LIMIT : AGP_RATE_LIMITED;
 	return AGP_COUNTS;
 }
 
-/* agp_judge looks up the remote address: the source of what comes in, the destination of
+/* judge looks up the remote address: the source of what comes in, the destination of
  * what goes out. The most specific rule counts.
  */
-GLOBAL int agp_judge(const struct agp_pkt *p, __u32 egress, __u32 frames)
+INLINE int judge(void *ctx, const int kind, const struct agp_pkt *p, __u32 egress, __u32 frames)
 {
 	struct agp_rule *r;
 	__u32 have = lists;
@@ -176,34 +235,36 @@ GLOBAL int agp_judge(const struct agp_pkt *p, __u32 egress, __u32 frames)
 	addr[1] = egress ? p->daddr[1] : p->saddr[1];
 	addr[2] = egress ? p->daddr[2] : p->saddr[2];
 	addr[3] = egress ? p->daddr[3] : p->saddr[3];
+	r = 0;
 	if (p->version == 4) {
-		if (have & AGP_LIST_HOST4) {
+		if (have & AGP_LIST_HOST4)
 			r = bpf_map_lookup_elem(&host4, addr);
-			if (r)
-				return apply(r, egress, frames);
-		}
-		if (have & AGP_LIST_NET4) {
+		if (!r && have & AGP_LIST_NET4) {
 			struct agp_lpm4 key = {32, addr[0]};
 
 			r = bpf_map_lookup_elem(&net4, &key);
-			if (r)
-				return apply(r, egress, frames);
 		}
-		return AGP_COUNTS;
-	}
-	if (have & AGP_LIST_HOST6) {
-		r = bpf_map_lookup_elem(&host6, addr);
-		if (r)
-			return apply(r, egress, frames);
-	}
-	if (have & AGP_LIST_NET6) {
-		struct agp_lpm6 key = {128, {addr[0], addr[1], addr[2], addr[3]}};
+	} else {
+		if (have & AGP_LIST_HOST6)
+			r = bpf_map_lookup_elem(&host6, addr);
+		if (!r && have & AGP_LIST_NET6) {
+			struct agp_lpm6 key = {128, {addr[0], addr[1], addr[2], addr[3]}};
 
-		r = bpf_map_lookup_elem(&net6, &key);
-		if (r)
-			return apply(r, egress, frames);
+			r = bpf_map_lookup_elem(&net6, &key);
+		}
 	}
-	return AGP_COUNTS;
+	return r ? apply(ctx, kind, p, r, egress, frames) : AGP_COUNTS;
+}
+
+GLOBAL int agp_judge_skb(struct __sk_buff *skb, const struct agp_pkt *p, __u32 egress, __u32 frames)
+{
+	return judge(skb, AGP_SKB, p, egress, frames);
+}
+
+/* Before the kernel makes a frame an skb nobody has judged it. */
+GLOBAL int agp_judge_xdp(const struct agp_pkt *p)
+{
+	return judge(0, AGP_XDP, p, 0, 1);
 }
 
 /* Without branches, so that the loop over the classes has one path: 1 if x, below 2^31, is 0. */
@@ -389,7 +450,7 @@ INLINE int tc(struct __sk_buff *skb, const int hook, const int raw)
 	 * the block list by one more extension header.
 	 */
 	if (p.version) {
-		fate = agp_judge(&p, egress, w.frames);
+		fate = agp_judge_skb(skb, &p, egress, w.frames);
 		if (fate != AGP_COUNTS) {
 			add(n, fate, &w);
 			if (fate == AGP_BLOCKED || fate == AGP_RATE_LIMITED)
@@ -488,7 +549,7 @@ INLINE int xdp(struct xdp_md *ctx, const int divert, const int device)
 	}
 	/* As above. */
 	if (p.version) {
-		fate = agp_judge(&p, 0, 1);
+		fate = agp_judge_xdp(&p);
 		if (fate != AGP_COUNTS) {
 			add(n, fate, &w);
 			if (fate == AGP_BLOCKED || fate == AGP_RATE_LIMITED)

@@ -20,6 +20,7 @@ const (
 	SteerMapHost4           = "host4"
 	SteerMapHost6           = "host6"
 	SteerMapIndirection     = "indirection"
+	SteerMapJudged          = "judged"
 	SteerMapNet4            = "net4"
 	SteerMapNet6            = "net6"
 	SteerMapPolicies        = "policies"
@@ -98,6 +99,7 @@ type SteerMapSpecs struct {
 	Host4       *ebpf.MapSpec `ebpf:"host4"`
 	Host6       *ebpf.MapSpec `ebpf:"host6"`
 	Indirection *ebpf.MapSpec `ebpf:"indirection"`
+	Judged      *ebpf.MapSpec `ebpf:"judged"`
 	Net4        *ebpf.MapSpec `ebpf:"net4"`
 	Net6        *ebpf.MapSpec `ebpf:"net6"`
 	Policies    *ebpf.MapSpec `ebpf:"policies"`
@@ -140,6 +142,7 @@ type SteerMaps struct {
 	Host4       *ebpf.Map `ebpf:"host4"`
 	Host6       *ebpf.Map `ebpf:"host6"`
 	Indirection *ebpf.Map `ebpf:"indirection"`
+	Judged      *ebpf.Map `ebpf:"judged"`
 	Net4        *ebpf.Map `ebpf:"net4"`
 	Net6        *ebpf.Map `ebpf:"net6"`
 	Policies    *ebpf.Map `ebpf:"policies"`
@@ -153,6 +156,7 @@ func (m *SteerMaps) Close() error {
 		m.Host4,
 		m.Host6,
 		m.Indirection,
+		m.Judged,
 		m.Net4,
 		m.Net6,
 		m.Policies,
