@@ -848,6 +848,21 @@ func TestBruteForceIsConfirmedByAsManyConnectionsAsTheThreshold(t *testing.T) {
 	}
 }
 
+// TestConfirmedAlertSilencesTheSameWithoutConfirmation: for as long as any alert is.
+func TestConfirmedAlertSilencesTheSameWithoutConfirmation(t *testing.T) {
+	h := newHarness(Config{})
+	list := logins(22, 100*ms)(50, second)
+	for i := range list {
+		list[i].edit = func(r *telemetry.Record) { r.Confirmed = i < 25 }
+		if i >= 25 {
+			list[i].at += 100 * second
+		}
+	}
+	h.play(list)
+	require.Len(t, h.alerts, 1)
+	require.True(t, h.alerts[0].Confirmed)
+}
+
 // TestConfirmedTriesOfAnotherKindDoNotConfirm: where the shape decides, only tries of that
 // shape count.
 func TestConfirmedTriesOfAnotherKindDoNotConfirm(t *testing.T) {

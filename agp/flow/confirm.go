@@ -19,7 +19,8 @@ import "github.com/agp-net/telegraf-agp/agp/telemetry"
 //     ends into many short ones.
 //
 // What is not seen is not confirmed: lost snapshots, a direction that does not pass,
-// both directions on one wire.
+// both directions on one wire. Nor are connections into which an end itself sends
+// packets out of sequence: he escapes the block, but has nobody else blocked.
 
 // farSeq is how far a packet of a connection may be from the highest sequence number
 // of its direction: retransmissions of a large window, and what was not captured.
@@ -46,7 +47,7 @@ func (f *state) confirm() {
 // and not more than its payload and FIN besides.
 func (f *state) acknowledged(dir int) bool {
 	h, by := &f.tcp[dir], &f.tcp[1-dir]
-	return h.seen&seenISN != 0 && by.seen&seenSegment != 0 && uint64(by.lastAck-h.isn-1) <= f.dir[dir].payloadBytes+1
+	return h.seen&seenISN != 0 && uint64(by.lastAck-h.isn-1) <= f.dir[dir].payloadBytes+1
 }
 
 // confirmed says whether a flow was confirmed and nothing has cast doubt on it since.

@@ -135,6 +135,31 @@ func TestWhatOneSenderCanForgeIsNotConfirmed(t *testing.T) {
 			k.say(out, true, psh, 601, 131, 40)
 			k.say(in, false, rst, 7808, 0, 0)
 		},
+		"such a SYN with a number that fits": func(k *talk) {
+			k.open()
+			k.login()
+			k.say(in, false, syn, 120, 0, 0)
+			k.say(in, false, psh, 121, 1, 30)
+			k.say(out, true, psh, 561, 131, 40)
+			k.say(in, false, rst, 151, 0, 0)
+		},
+		"a SYN between a real one and its answer": func(k *talk) {
+			k.say(in, false, syn, 100, 0, 0)
+			k.say(in, false, syn, 5000, 0, 0)
+			k.say(out, true, synack, 500, 101, 0)
+			k.say(in, false, ack, 101, 501, 0)
+			k.login()
+		},
+		"an end of which it is not known where it is": func(k *talk) {
+			k.fwd = 0
+			k.open()
+			k.login()
+		},
+		"the other end of which it is not known": func(k *talk) {
+			k.rev = 0
+			k.open()
+			k.login()
+		},
 		"a router sends on what is forged, and is seen doing it": func(k *talk) {
 			for _, side := range []uint8{in, out} {
 				k.fwd, k.rev = side, side
