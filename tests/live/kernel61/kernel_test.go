@@ -29,6 +29,7 @@ const (
 var modules = []string{
 	"drivers/net/veth.ko", "drivers/net/macvlan.ko", "drivers/net/tun.ko",
 	"net/sched/sch_ingress.ko", "net/sched/cls_bpf.ko",
+	"net/llc/llc.ko", "net/802/stp.ko", "net/bridge/bridge.ko", "net/802/garp.ko", "net/802/mrp.ko", "net/8021q/8021q.ko",
 }
 
 // What runs in the guest. Left out are tests of memory sizes that the guest does not have, and
