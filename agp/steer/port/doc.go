@@ -30,7 +30,9 @@
 // Within one boot and one network namespace the index is the interface, whatever
 // its name is now. Otherwise (power cut, namespace gone, driver loaded again) it is the one
 // interface with the same driver, bus address and permanent hardware address.
-// Virtual interfaces have none of these: they are gone for good, and their journal with them.
+// Virtual interfaces have none of these: they are gone for good, and their journal with
+// them, unless Watch has seen one move to another namespace: it keeps its settings there and
+// is put back when it is here again, with its index, in the same boot.
 // A journal that cannot be read is never guessed at: it stays, with a copy
 // beside it, and its port cannot be opened until somebody has looked at it.
 //

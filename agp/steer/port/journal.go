@@ -31,6 +31,9 @@ type journal struct {
 	Ours map[property][]value `json:"ours"`
 	// Pending is the change that was under way, "" if none was.
 	Pending property `json:"pending,omitempty"`
+	// Moved says that the interface went to another network namespace, from where even
+	// a virtual one can come back.
+	Moved bool `json:"moved,omitempty"`
 
 	rebooted bool // since it was written
 }

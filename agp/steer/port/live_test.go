@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/agp-net/telegraf-agp/agp/steer/ethtool"
@@ -146,6 +147,60 @@ func TestInterfaceRemovedWhileApplied(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, rep.Absent)
 	require.Empty(t, files(t, o.StateDir), "a virtual interface cannot come back")
+}
+
+// A virtual interface keeps its settings in the namespace that it is moved to.
+func TestInterfaceMovedToAnotherNamespaceAndBackIsPutBack(t *testing.T) {
+	inNetns(t)
+	l := addVeth(t, "a", "b", 2)
+	here, err := netns.Get()
+	require.NoError(t, err)
+	defer here.Close()
+	there, err := netns.New() // the thread is in it now
+	require.NoError(t, err)
+	defer there.Close()
+	require.NoError(t, netns.Set(here))
+	o := options(t)
+	p, err := Open("a", o)
+	require.NoError(t, err)
+	events, err := p.Watch(t.Context())
+	require.NoError(t, err)
+	next(t, events, Up)
+	before, err := p.Info()
+	require.NoError(t, err)
+	const feature = "rx-vlan-hw-parse"
+	require.True(t, before.Features[feature].Active)
+	require.NoError(t, p.Apply(Settings{Channels: 1, Features: map[string]bool{feature: false}}))
+
+	require.NoError(t, netlink.LinkSetNsFd(l, int(there)))
+	for e := range events {
+		if e.Kind == Gone {
+			break
+		}
+	}
+	rep, err := p.Close()
+	require.NoError(t, err)
+	require.True(t, rep.Absent)
+	reps, err := RestoreAll(o.StateDir)
+	require.NoError(t, err)
+	require.Len(t, reps, 1)
+	require.True(t, reps[0].Absent)
+	require.Len(t, journals(t, o.StateDir), 1, "it can come back")
+
+	require.NoError(t, netns.Set(there))
+	require.NoError(t, netlink.LinkSetNsFd(l, int(here)))
+	require.NoError(t, netns.Set(here))
+	reps, err = RestoreAll(o.StateDir)
+	require.NoError(t, err)
+	require.Equal(t, []Report{{Interface: "a", Restored: []string{"channels", "feature/" + feature}}}, reps)
+	require.Empty(t, journals(t, o.StateDir))
+	p, err = Open("a", o)
+	require.NoError(t, err)
+	defer p.Close()
+	after, err := p.Info()
+	require.NoError(t, err)
+	require.Equal(t, before.Channels, after.Channels)
+	require.Equal(t, before.Features, after.Features)
 }
 
 func TestInterfaceRenamedWhileApplied(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 
 	"github.com/agp-net/telegraf-agp/agp/steer/ethtool"
 )
@@ -80,6 +81,8 @@ type Port struct {
 	features []string // names of those that have been set
 	promisc  io.Closer
 	closed   bool
+
+	moved atomic.Bool // to another network namespace; Watch says so
 }
 
 // Open takes an interface for this process and puts back what an earlier one left
@@ -235,7 +238,12 @@ func (p *Port) restore() (Report, error) {
 	rep, rerr := settle(p.d, p.st, p.path, p.j)
 	if errors.Is(rerr, ErrNoInterface) {
 		rep.Absent, rerr = true, nil
-		if !p.link.physical() {
+		switch {
+		case p.link.physical():
+		case p.moved.Load():
+			p.j.Moved = true
+			rerr = p.st.write(p.path, p.j)
+		default:
 			rerr = p.st.remove(p.path)
 		}
 	}

@@ -249,7 +249,7 @@ func locate(k kernel, j *journal) (l link, found, gone bool, err error) {
 		}
 	}
 	if !j.Link.physical() {
-		return l, false, here || j.Boot != k.Boot(), nil
+		return l, false, here && !j.Moved || j.Boot != k.Boot(), nil
 	}
 	all, err := k.Links()
 	if err != nil {

@@ -41,7 +41,7 @@ type Event struct {
 
 // Watch reports what happens to the interface of this port from now on; see Watch.
 func (p *Port) Watch(ctx context.Context) (<-chan Event, error) {
-	return watch(ctx, p.link.Name, p.link.Index, dialLinks)
+	return watch(ctx, p.link.Name, p.link.Index, dialLinks, func() { p.moved.Store(true) })
 }
 
 // Watch reports what happens to the interface of this name. The first event is Up, Down or Gone
@@ -53,7 +53,7 @@ func (p *Port) Watch(ctx context.Context) (<-chan Event, error) {
 // reader: events that are not taken are kept, at most 1024; a reader that falls behind
 // further is told the present state instead.
 func Watch(ctx context.Context, name string) (<-chan Event, error) {
-	return watch(ctx, name, 0, dialLinks)
+	return watch(ctx, name, 0, dialLinks, nil)
 }
 
 // linkState is what netlink says of one interface.
@@ -62,6 +62,7 @@ type linkState struct {
 	name  string
 	up    bool
 	mtu   int
+	moved bool // to another network namespace; in a message that it is gone
 }
 
 // linkConn delivers changes of interfaces; the real one is a netlink socket.
@@ -129,6 +130,8 @@ func decodeLink(b []byte) (l linkState, ok bool) {
 			l.name = ad.String()
 		case unix.IFLA_MTU:
 			l.mtu = int(ad.Uint32())
+		case unix.IFLA_NEW_NETNSID:
+			l.moved = true
 		}
 	}
 	return l, ad.Err() == nil
@@ -136,9 +139,10 @@ func decodeLink(b []byte) (l linkState, ok bool) {
 
 // tracker turns states into events.
 type tracker struct {
-	want string    // the name that Back waits for
-	now  linkState // index 0: gone
-	emit func(Event)
+	want  string    // the name that Back waits for
+	now   linkState // index 0: gone
+	emit  func(Event)
+	moved func() // the watched interface is gone to another network namespace; nil: nobody asks
 }
 
 func (t *tracker) event(k EventKind) {
@@ -199,7 +203,7 @@ func (t *tracker) resync(all []linkState) {
 
 const maxEvents = 1024
 
-func watch(ctx context.Context, name string, index int, dial linkSource) (<-chan Event, error) {
+func watch(ctx context.Context, name string, index int, dial linkSource, moved func()) (<-chan Event, error) {
 	conn, all, closeAll, err := dial() // subscribed before the first look
 	if err != nil {
 		return nil, err
@@ -210,7 +214,7 @@ func watch(ctx context.Context, name string, index int, dial linkSource) (<-chan
 	}
 	events := make(chan Event, 1)
 	queue := make(chan Event, maxEvents)
-	t := &tracker{want: name}
+	t := &tracker{want: name, moved: moved}
 	t.emit = func(e Event) {
 		select {
 		case queue <- e:
@@ -294,6 +298,9 @@ func (t *tracker) run(conn linkConn, all func() ([]linkState, error)) error {
 			case m.Header.Type == unix.RTM_NEWLINK:
 				t.seen(l)
 			case m.Header.Type == unix.RTM_DELLINK:
+				if l.moved && l.index == t.now.index && t.moved != nil {
+					t.moved()
+				}
 				t.gone(l.index)
 			}
 		}

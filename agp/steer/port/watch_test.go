@@ -173,7 +173,7 @@ func encodeLink(m linkMsg) []byte {
 func TestWatchReadsAgainWhenTheKernelLostEvents(t *testing.T) {
 	a := linkState{index: 3, name: "a", up: true, mtu: 1500}
 	f := newFakeLinks(a)
-	events, err := watch(t.Context(), "a", 3, f.dial)
+	events, err := watch(t.Context(), "a", 3, f.dial, nil)
 	require.NoError(t, err)
 	next(t, events, Up)
 	// It was removed and made again while the socket was full.
@@ -213,7 +213,7 @@ func TestWatchThatFails(t *testing.T) {
 		{"dump", unix.ENOBUFS, errors.New("no dump")},
 	} {
 		f := newFakeLinks(linkState{index: 3, name: "a"})
-		events, err := watch(t.Context(), "a", 0, f.dial)
+		events, err := watch(t.Context(), "a", 0, f.dial, nil)
 		require.NoError(t, err)
 		next(t, events, Down)
 		f.in <- func() { f.broken = in.broken }
@@ -226,7 +226,7 @@ func TestWatchThatFails(t *testing.T) {
 	}
 	f := newFakeLinks()
 	f.broken = errors.New("no dump")
-	_, err := watch(t.Context(), "a", 0, f.dial)
+	_, err := watch(t.Context(), "a", 0, f.dial, nil)
 	require.ErrorContains(t, err, "no dump")
 	<-f.closed
 }
@@ -236,7 +236,7 @@ func TestWatchWithAReaderThatFallsBehind(t *testing.T) {
 	f := newFakeLinks(linkState{index: 3, name: "a", mtu: 1})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	events, err := watch(ctx, "a", 0, f.dial)
+	events, err := watch(ctx, "a", 0, f.dial, nil)
 	require.NoError(t, err)
 	const n = 4000
 	for i := range n {
@@ -263,7 +263,7 @@ func TestWatchEndsWithItsContext(t *testing.T) {
 	for range 20 {
 		f := newFakeLinks(linkState{index: 3, name: "a"})
 		ctx, cancel := context.WithCancel(t.Context())
-		events, err := watch(ctx, "a", 0, f.dial)
+		events, err := watch(ctx, "a", 0, f.dial, nil)
 		require.NoError(t, err)
 		for i := range 10 { // nobody reads
 			f.in <- []linkMsg{{unix.RTM_NEWLINK, linkState{index: 3, name: "a", mtu: i}, 0}}
