@@ -1,0 +1,226 @@
+// What host and device agree on: plain structs, little endian, every field at its natural
+// alignment, no pointer but as 64-bit device address. agp/pipeline/cuda mirrors them in Go; a
+// test there compares sizes and offsets with what this header says.
+//
+// Times are ns since the Unix epoch of the packets' clock, lengths are bytes, counters are
+// monotonic. Fields named "pad" are zero.
+#ifndef AGP_H
+#define AGP_H
+
+#include <stdint.h>
+
+#define AGP_ABI 1
+
+enum {
+	AGP_LANES = 32,
+	AGP_SIZE_BINS = 95,
+	AGP_DELAY_BINS = 64,
+	AGP_BINNED = 16, // packets whose bins a flow keeps before they are counted
+	AGP_WAYS = 8,    // flows per bucket
+	AGP_VERDICTS = 64,
+	AGP_SYNDROMES = 32,
+};
+
+// agp_packet is packet.Info and what flow.Packet adds to it.
+typedef struct {
+	int64_t ts_ns;
+	uint64_t src[2], dst[2]; // bytes in network order; IPv4 has 4 of them, the rest is 0
+	uint32_t wire_len, l3_len, payload_len, payload_off, payload_cap;
+	uint32_t tunnel_id, fragment_id, seq, ack;
+	uint16_t src_port, dst_port, window, vlan;
+	uint8_t ip_version, protocol, tcp_flags, flags;
+	uint16_t segment_size; // source.Frame.SegmentSize
+	uint8_t side;          // source.Frame.Side
+	uint8_t pad;
+} agp_packet; // 96 bytes
+
+// Bits of agp_packet.flags: packet.Flags.
+enum {
+	AGP_FRAGMENT = 1,
+	AGP_FRAGMENT_LATER = 2,
+	AGP_TUNNEL = 4,
+	AGP_TRUNCATED = 8,
+	AGP_BAD_LENGTH = 16,
+};
+
+// Bits of agp_config.decap: packet.Decap.
+enum { AGP_VXLAN = 1, AGP_GRE = 2, AGP_GENEVE = 4, AGP_GTPU = 8 };
+
+// Bits of agp_config.key: flow.KeyOptions.
+enum { AGP_KEY_VLAN = 1, AGP_KEY_TUNNEL = 2 };
+
+// agp_fragment is one remembered first fragment, see packet.FragmentTable.
+typedef struct {
+	uint64_t src[2], dst[2];
+	int64_t seen_ns;
+	uint32_t id, tunnel;
+	uint16_t sport, dport, vlan;
+	uint8_t version; // 0: the entry is free
+	uint8_t protocol;
+} agp_fragment; // 56 bytes
+
+// agp_key is flow.Key.
+typedef struct {
+	uint64_t a[2], b[2];
+	uint16_t port_a, port_b;
+	uint32_t tunnel;
+	uint16_t vlan;
+	uint8_t protocol, ip_version;
+	uint32_t pad;
+} agp_key; // 48 bytes
+
+// agp_half and agp_tcp_half are one direction of a flow.
+typedef struct {
+	uint64_t packets, wire_bytes, l3_bytes, payload_bytes;
+	uint64_t wire_sq;                  // sum of squared wire lengths
+	uint64_t delay_sq_hi, delay_sq_lo; // 128-bit sum of squared delays
+	int64_t first_ns, last_ns, delay_min, delay_max;
+	uint32_t wire_min, wire_max, retransmits, out_of_order, zero_windows;
+	uint8_t tcp_flags, pad[3];
+} agp_half; // 112 bytes
+
+typedef struct {
+	int64_t next_seq_ns;
+	uint32_t next_seq, max_seq, last_ack, isn, fin_seq;
+	uint16_t window;
+	int8_t dup_acks;
+	uint8_t seen;
+} agp_tcp_half; // 32 bytes
+
+// agp_flow is one active flow, the state of agp/flow.
+typedef struct {
+	agp_key key;
+	uint64_t hash;
+	int64_t last_ns, start_ns;
+	uint64_t start_seq; // number of the record's first packet in its ring
+	uint16_t bits;
+	uint8_t tier;    // whether there are histogram counters
+	uint8_t side[2]; // source.Frame.Side of the directions
+	uint8_t pad[3];
+	uint32_t time_steps, syn_retransmits, coalesced, pad2;
+	int64_t syn_ns, handshake_ns, rtt_ns;
+	agp_half dir[2];
+	agp_tcp_half tcp[2];
+	uint8_t bins[2][AGP_BINNED]; // size and delay bins of the packets not yet counted
+} agp_flow; // 448 bytes
+
+// agp_hist are the counters of a flow of more than AGP_BINNED packets.
+typedef struct {
+	uint32_t size[AGP_SIZE_BINS], delay[AGP_DELAY_BINS], pad;
+} agp_hist; // 640 bytes
+
+// agp_record is what the record ring carries: this, the flow, and its agp_hist if flow.tier
+// is not 0. A record with kind AGP_SKIP only fills the ring's end.
+enum { AGP_SKIP = 0, AGP_FLOW = 1 };
+typedef struct {
+	uint32_t size; // of all of it, a multiple of 64
+	uint16_t ring;
+	uint8_t kind;
+	uint8_t reason; // telemetry.EndReason
+	uint8_t pad[56];
+} agp_record; // 64 bytes
+
+// agp_out is a record ring. The device writes head, the host tail, both free-running bytes.
+typedef struct {
+	uint64_t buf;      // 1 << log_size bytes, mapped host memory
+	uint64_t head;     // address of a uint64, mapped host memory
+	uint64_t tail;     // address of a uint64, mapped host memory
+	uint32_t log_size; // at least 12
+	uint32_t pad;
+} agp_out; // 32 bytes
+
+// Flags of a ring.
+enum {
+	AGP_RELAY = 1, // the relay writes the CQEs, see agp/mlx5 for what it puts where
+};
+
+// How the time of a CQE is written.
+enum {
+	AGP_TIME_NS = 0,        // ns since the epoch
+	AGP_TIME_REAL = 1,      // seconds in the upper half, ns in the lower
+	AGP_TIME_FREE = 2,      // ticks of a free-running clock: base_ns + ((ticks - base_ticks) * mult >> shift)
+};
+
+// agp_ring is a receive queue and its completion queue in mlx5 layout, and the flows that
+// come by it. The host fills it in before a launch; the device only reads it.
+typedef struct {
+	uint64_t cq;      // CQEs of 64 bytes
+	uint64_t cq_db;   // its doorbell record, two big-endian words
+	uint64_t rq_db;   // that of the receive queue
+	uint64_t payload; // slot of receive WQE i at payload + i * pitch
+	uint32_t log_cq, log_rq, pitch, flags;
+	uint32_t time_format, time_shift;
+	uint64_t time_mult, time_base_ticks;
+	int64_t time_base_ns;
+	uint64_t fragments;    // agp_fragment[8 << log_fragments]
+	uint64_t tags;         // uint32[AGP_WAYS << log_buckets], 0: free
+	uint64_t due;          // uint32[AGP_WAYS << log_buckets], second in which to look at the flow
+	uint64_t flows;        // agp_flow[AGP_WAYS << log_buckets]
+	uint64_t hists;        // agp_hist[AGP_WAYS << log_buckets]
+	uint64_t state;        // agp_ring_state
+	uint64_t stats;        // agp_stats, mapped host memory
+	uint32_t log_fragments, log_buckets;
+	agp_out out;
+} agp_ring;
+
+// What has become of a ring.
+enum {
+	AGP_IDLE = 0,
+	AGP_RUNNING = 1,
+	AGP_STOPPED = 2,  // at a batch edge, on command
+	AGP_FLUSHED = 3,  // all flows have ended, on command
+	AGP_RESET = 4,    // an error CQE needs the queue reset by the host: syndrome 2, 4 or 5
+	AGP_DESYNC = 5,   // CQE and receive queue disagree: a fault of what writes them
+	AGP_COMPRESSED = 6, // a compressed CQE, which was not asked for
+};
+
+// agp_stats of a ring: the device writes it, now and then and before it stops. version is odd
+// while it does.
+typedef struct {
+	uint64_t version;
+	uint64_t heartbeat; // polls
+	uint64_t clock_ns;  // of the packets
+	uint32_t status;    // AGP_RUNNING ...
+	uint32_t vendor;    // vendor syndrome of the last error CQE
+	uint64_t cqes, frames, bytes; // frames on the wire, and their wire lengths
+	uint64_t drops[AGP_VERDICTS]; // frames by packet.Verdict; [0] are those in flows
+	uint64_t errors[AGP_SYNDROMES]; // error CQEs by syndrome
+	uint64_t records, recorded;   // records written, and packets in them
+	uint64_t lost_records, lost_packets, lost_bytes; // for which the record ring had no room
+	uint64_t started, evicted, active, active_packets;
+	uint64_t time_steps, clock_backs, bad_length;
+} agp_stats;
+
+// agp_ring_state is what a ring is between launches.
+typedef struct {
+	uint64_t ci;       // CQEs consumed
+	uint64_t wqes;     // receive WQEs consumed: the next CQE must name this one, modulo 2^16
+	uint64_t seq;      // packets in flows
+	int64_t clock_ns;  // latest time of a packet, or one that went back by more than a minute
+	int64_t step;      // clock in seconds, the last for which timeouts were looked at
+	uint64_t out_head; // of the record ring
+	agp_stats stats;   // what was written of it last
+} agp_ring_state;
+
+// Commands.
+enum { AGP_RUN = 0, AGP_STOP = 1, AGP_FLUSH = 2 };
+
+// agp_control is in mapped host memory; the host writes it.
+typedef struct {
+	uint32_t command;
+	uint32_t pad;
+	int64_t flush_ns; // latest time of the whole input, for AGP_FLUSH
+} agp_control;
+
+// agp_params is the kernel's only argument, by value. Warp w serves ring w.
+typedef struct {
+	uint64_t control; // agp_control
+	uint64_t rings;   // agp_ring[count]
+	uint32_t count;
+	uint32_t batch; // packets taken at a time, 1 to 32
+	uint32_t decap, key;
+	int64_t idle_ns, active_ns, linger_ns;
+	uint64_t seed; // of flow.Key.Hash
+} agp_params;
+
+#endif

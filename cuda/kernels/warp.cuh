@@ -1,0 +1,99 @@
+// The only place where a warp's instructions and the memory model are named. The host build
+// (tests/simt) gives the same functions, with lanes in lock step, so that everything above is
+// one source for both.
+//
+// Functions with a mask are called by all lanes of the mask together and by no other. A lane is
+// a thread of a warp; blocks are one-dimensional, of whole warps.
+#ifndef AGP_WARP_CUH
+#define AGP_WARP_CUH
+
+#include <stdint.h>
+
+#ifdef __CUDACC__
+
+#define AGP_DEVICE static __device__ __forceinline__
+#define AGP_OUTLINE static __device__ __noinline__
+#define AGP_CONST static __device__ const
+
+namespace warp {
+
+const uint32_t all = 0xffffffffu;
+
+AGP_DEVICE uint32_t lane() {
+	uint32_t l;
+	asm("mov.u32 %0, %%laneid;" : "=r"(l));
+	return l;
+}
+// index is the number of the warp in the grid.
+AGP_DEVICE uint32_t index() { return (blockIdx.x * blockDim.x + threadIdx.x) / 32; }
+// local is the number of the warp in its block.
+AGP_DEVICE uint32_t local() { return threadIdx.x / 32; }
+
+AGP_DEVICE void sync(uint32_t mask) { __syncwarp(mask); }
+AGP_DEVICE uint32_t ballot(uint32_t mask, bool v) { return __ballot_sync(mask, v); }
+AGP_DEVICE uint32_t shfl(uint32_t mask, uint32_t v, uint32_t from) { return __shfl_sync(mask, v, from); }
+AGP_DEVICE uint64_t shfl(uint32_t mask, uint64_t v, uint32_t from) { return __shfl_sync(mask, (unsigned long long)v, from); }
+AGP_DEVICE uint64_t shfl_up(uint32_t mask, uint64_t v, uint32_t by) { return __shfl_up_sync(mask, (unsigned long long)v, by); }
+AGP_DEVICE uint32_t match(uint32_t mask, uint32_t v) { return __match_any_sync(mask, v); }
+AGP_DEVICE uint32_t match(uint32_t mask, uint64_t v) { return __match_any_sync(mask, (unsigned long long)v); }
+AGP_DEVICE uint32_t add(uint32_t mask, uint32_t v) { return __reduce_add_sync(mask, v); }
+AGP_DEVICE uint32_t max(uint32_t mask, uint32_t v) { return __reduce_max_sync(mask, v); }
+AGP_DEVICE uint32_t min(uint32_t mask, uint32_t v) { return __reduce_min_sync(mask, v); }
+
+} // namespace warp
+
+AGP_DEVICE int popc(uint32_t v) { return __popc(v); }
+// ffs is the index of the lowest bit, -1 if there is none.
+AGP_DEVICE int ffs(uint32_t v) { return __ffs(v) - 1; }
+// bits is the number of significant bits.
+AGP_DEVICE int bits(uint64_t v) { return 64 - __clzll(v); }
+AGP_DEVICE uint64_t mulhi(uint64_t a, uint64_t b) { return __umul64hi(a, b); }
+AGP_DEVICE uint32_t swap32(uint32_t v) { return __byte_perm(v, 0, 0x0123); }
+AGP_DEVICE void pause(uint32_t ns) { __nanosleep(ns); }
+
+// What others write or read while the kernel runs: system scope, never from L1.
+namespace sys {
+
+AGP_DEVICE uint8_t load8(uint64_t p) {
+	uint32_t v;
+	asm volatile("ld.relaxed.sys.global.L1::no_allocate.u8 %0, [%1];" : "=r"(v) : "l"(p));
+	return (uint8_t)v;
+}
+AGP_DEVICE uint32_t load32(uint64_t p) {
+	uint32_t v;
+	asm volatile("ld.relaxed.sys.global.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(p));
+	return v;
+}
+AGP_DEVICE uint64_t load64(uint64_t p) {
+	uint64_t v;
+	asm volatile("ld.relaxed.sys.global.L1::no_allocate.u64 %0, [%1];" : "=l"(v) : "l"(p));
+	return v;
+}
+AGP_DEVICE void store32(uint64_t p, uint32_t v) { asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
+AGP_DEVICE void store64(uint64_t p, uint64_t v) { asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory"); }
+AGP_DEVICE void acquire() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+AGP_DEVICE void release() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+
+} // namespace sys
+
+// words is 16 bytes, loaded and stored at once; p is a multiple of 16.
+struct words {
+	uint32_t w[4];
+};
+// take16 loads what another device has written: it may not come from L1.
+AGP_DEVICE words take16(uint64_t p) {
+	words v;
+	asm volatile("ld.relaxed.sys.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3]) : "l"(p));
+	return v;
+}
+AGP_DEVICE words load16(const void *p) {
+	uint4 v = *(const uint4 *)p;
+	return words{{v.x, v.y, v.z, v.w}};
+}
+AGP_DEVICE void store16(void *p, words v) { *(uint4 *)p = make_uint4(v.w[0], v.w[1], v.w[2], v.w[3]); }
+
+#else
+#include "simt.h"
+#endif
+
+#endif
