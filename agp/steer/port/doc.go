@@ -2,10 +2,10 @@
 // was: number of queues, ring sizes, RSS, hash fields, features, classification
 // rules and promiscuous mode.
 //
-// It owns, for each port, a lock file (flock: two processes can never hold one
-// port) and a journal. Nothing is changed before the journal that says what was
-// there is on the disk, so that whoever comes next can undo it: Restore on stop,
-// RestoreAll after a crash, Open at the next start.
+// It owns, for each port, a lock (a file, and the name of an abstract socket for those
+// with another directory: two processes can never hold one port) and a journal. Nothing
+// is changed before the journal that says what was there is on the disk, so that whoever
+// comes next can undo it: Restore on stop, RestoreAll after a crash, Open at the next start.
 //
 // # What is put back
 //

@@ -28,11 +28,15 @@ type PermissionError = ethtool.PermissionError
 type BusyError struct {
 	Interface string
 	Pid       int // 0 if the holder has not written it
+	Woken     bool
 }
 
 func (e *BusyError) Error() string {
 	if e.Pid == 0 {
 		return e.Interface + ": port is in use by another process"
+	}
+	if e.Woken {
+		return fmt.Sprintf("%s: port is in use by process %d, which was stopped and has been continued", e.Interface, e.Pid)
 	}
 	return fmt.Sprintf("%s: port is in use by process %d", e.Interface, e.Pid)
 }

@@ -283,6 +283,8 @@ func (k *fakeKernel) LinkByIndex(i int) (link, error) {
 func (k *fakeKernel) Links() ([]link, error)    { return slices.Clone(k.links), nil }
 func (k *fakeKernel) Device(ifindex int) device { return k.nics[ifindex] }
 
+func (k *fakeKernel) Claim(link) (io.Closer, error) { return closer(func() {}), nil }
+
 type closer func()
 
 func (c closer) Close() error { c(); return nil }

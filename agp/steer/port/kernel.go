@@ -58,6 +58,7 @@ type kernel interface {
 	Links() ([]link, error)
 	Device(ifindex int) device
 	Promiscuous(l link) (io.Closer, error)
+	Claim(l link) (io.Closer, error) // for this process, until it is closed
 	Close() error
 }
 

@@ -28,6 +28,22 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// hold starts a process that has changed the port "a" and holds it until it is killed.
+func hold(t *testing.T, dir string) (c *exec.Cmd, kill func()) {
+	t.Helper()
+	c = exec.Command(os.Args[0])
+	c.Env = append(os.Environ(), "AGP_TEST_HOLD_PORT="+dir)
+	out, err := c.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, c.Start())
+	line, _ := bufio.NewReader(out).ReadString('\n')
+	require.Equal(t, "held\n", line)
+	return c, func() {
+		_ = c.Process.Kill()
+		_ = c.Wait()
+	}
+}
+
 // A process that is killed leaves nothing that another one cannot put back, and until
 // then nobody else gets the port.
 func TestKilledProcess(t *testing.T) {
@@ -42,13 +58,7 @@ func TestKilledProcess(t *testing.T) {
 	require.NoError(t, err)
 
 	for range 5 {
-		c := exec.Command(os.Args[0])
-		c.Env = append(os.Environ(), "AGP_TEST_HOLD_PORT="+dir)
-		out, err := c.StdoutPipe()
-		require.NoError(t, err)
-		require.NoError(t, c.Start())
-		line, _ := bufio.NewReader(out).ReadString('\n')
-		require.Equal(t, "held\n", line)
+		c, kill := hold(t, dir)
 
 		_, err = Open("a", Options{StateDir: dir})
 		require.ErrorIs(t, err, ErrBusy)
@@ -61,8 +71,7 @@ func TestKilledProcess(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 1, l.Attrs().Promisc)
 
-		require.NoError(t, c.Process.Kill())
-		require.Error(t, c.Wait())
+		kill()
 		reps, err = RestoreAll(dir)
 		require.NoError(t, err)
 		require.Len(t, reps, 1)

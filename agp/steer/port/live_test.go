@@ -227,6 +227,7 @@ func TestInterfaceRenamedWhileApplied(t *testing.T) {
 // The process ends without a word: the kernel drops its lock and its sockets.
 func vanish(p *Port) {
 	p.lock.f.Close()
+	p.lock.name.Close()
 	if p.promisc != nil {
 		p.promisc.Close()
 	}

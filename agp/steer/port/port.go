@@ -110,7 +110,7 @@ func open(k kernel, name string, o Options, step func(string)) (*Port, error) {
 	if err != nil {
 		return nil, err
 	}
-	lock, err := acquire(o.LockDir, k.Netns(), l)
+	lock, err := acquire(k, o.LockDir, l)
 	if err != nil {
 		return nil, err
 	}

@@ -325,7 +325,7 @@ func restoreOne(k kernel, st store, path string, want *link) (rep Report, err er
 		return rep, nil
 	}
 	if want == nil {
-		lock, err := acquire(j.LockDir, k.Netns(), l)
+		lock, err := acquire(k, j.LockDir, l)
 		if errors.Is(err, ErrBusy) {
 			rep.Busy = err
 			return rep, nil
