@@ -37,6 +37,8 @@ const (
 	idleSlack = time.Millisecond
 	// drainLimit bounds how long an ending source reads what has come already.
 	drainLimit = 500 * time.Millisecond
+	// manyBuffers is the memory of which the start takes long enough to be told of, in bytes.
+	manyBuffers = 512 << 20
 )
 
 // symmetricKey gives both directions of a flow one queue (repeated to the key's length).
@@ -229,6 +231,7 @@ func (c *capture) divert(l *agppb.Live, policy steer.Policy) error {
 	}
 	var ends []*afxdp.Port
 	var how []string
+	var buffers uint64 // bytes, at least
 	for _, name := range names {
 		s := port.Settings{Channels: int(l.GetChannels()), RXRing: int(l.GetRingEntries())}
 		if l.GetRss() {
@@ -258,6 +261,7 @@ func (c *capture) divert(l *agppb.Live, policy steer.Policy) error {
 			}
 		}
 		how = append(how, "xdp "+m.String())
+		buffers += uint64(queues) * uint64(l.GetUmemFrames()) * afxdp.MinFrameSize //nolint:gosec // a small number
 		ends = append(ends, &afxdp.Port{Interface: name, IfIndex: p.IfIndex(), Map: d.Sockets()})
 	}
 	cfg := afxdp.Config{
@@ -268,6 +272,9 @@ func (c *capture) divert(l *agppb.Live, policy steer.Policy) error {
 		cfg.Peer = ends[1]
 	} else {
 		cfg.SnapLen = steer.MaxSnapLen
+	}
+	if buffers >= manyBuffers {
+		c.log(agppb.Log_INFO, "divert %s: %d MiB for packet buffers, which takes a while", strings.Join(names, ", "), buffers>>20)
 	}
 	src, err := afxdp.Open(cfg)
 	if err != nil {
@@ -621,7 +628,7 @@ func randomKey() (key [16]byte) {
 }
 
 // Restore puts back what engines that crashed have left changed at ports, and removes
-// their filters from interfaces, which no engine may have now.
+// their filters from interfaces that no engine has now.
 func Restore(stateDir string, interfaces []string) (lines []string, err error) {
 	reports, err := port.RestoreAll(stateDir)
 	for _, r := range reports {
@@ -638,11 +645,21 @@ func Restore(stateDir string, interfaces []string) (lines []string, err error) {
 			errs = append(errs, fmt.Errorf("%s: %w", name, err))
 			continue
 		}
+		p, err := port.Open(name, port.Options{StateDir: stateDir})
+		if errors.Is(err, port.ErrBusy) {
+			lines = append(lines, err.Error())
+			continue
+		}
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
 		n, err := steer.Sweep(l.Attrs().Index)
 		if n > 0 {
 			lines = append(lines, fmt.Sprintf("%s: %d filters removed", name, n))
 		}
-		errs = append(errs, err)
+		_, cerr := p.Close()
+		errs = append(errs, err, cerr)
 	}
 	return lines, errors.Join(errs...)
 }

@@ -348,8 +348,9 @@ func TestSecondPluginOnAPortWaits(t *testing.T) {
 		words  string
 	}{
 		"mirror":                             {"mirror", true, "in use by process "},
+		"mirror with a state_dir of its own": {"mirror", false, "in use by process "},
 		"divert":                             {"divert", true, "in use by process "},
-		"divert with a state_dir of its own": {"divert", false, "another XDP program is attached"},
+		"divert with a state_dir of its own": {"divert", false, "in use by process "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHost(t, 2, 0)

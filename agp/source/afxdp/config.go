@@ -72,12 +72,15 @@ type Config struct {
 	Peer *Port
 }
 
+// MinFrameSize is the smallest size of a buffer, in bytes.
+const MinFrameSize = 2048
+
 const (
 	defaultRing = 2048
 	minRing     = 64 // one frame of the most buffers must fit
 	maxRing     = 1 << 16
 	maxFrames   = 1 << 20
-	smallFrame  = 2048
+	smallFrame  = MinFrameSize
 	largeFrame  = 4096
 	maxPerQueue = 64
 )

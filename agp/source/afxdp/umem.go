@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strings"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -17,6 +18,9 @@ const hugePage = 2 << 20
 // allocate maps n bytes for packet buffers. Without reserved huge pages, or if they
 // are not asked for, the kernel may still join pages by itself.
 func allocate(n int, huge bool) (mem []byte, gotHuge bool, err error) {
+	if free, known := available("/proc/meminfo"); known && uint64(n) > free { //nolint:gosec // not negative
+		return nil, false, fmt.Errorf("%w: %d MiB of buffers, %d MiB of memory are available: lower the number of buffers", ErrMemory, n>>20, free>>20)
+	}
 	const flags = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_POPULATE
 	if huge {
 		whole := (n + hugePage - 1) &^ (hugePage - 1)
@@ -31,6 +35,23 @@ func allocate(n int, huge bool) (mem []byte, gotHuge bool, err error) {
 	}
 	hugepage.Advise(mem) // frames lie far apart: with small pages each one costs a TLB miss
 	return mem, false, nil
+}
+
+// available returns the bytes that can be had without swapping. All of what is asked for
+// would be pinned: the kernel ends processes rather than refuse it.
+func available(meminfo string) (free uint64, known bool) {
+	b, err := os.ReadFile(meminfo)
+	if err != nil {
+		return 0, false
+	}
+	_, rest, ok := strings.Cut(string(b), "MemAvailable:")
+	if !ok {
+		return 0, false
+	}
+	if _, err := fmt.Sscanf(rest, "%d kB", &free); err != nil {
+		return 0, false
+	}
+	return free << 10, true
 }
 
 // register makes the source's buffers those of k.
