@@ -260,6 +260,14 @@ func (m *Manager) permitted(p netip.Prefix) error {
 	return nil
 }
 
+// because puts a reason, if there is one, into a sentence.
+func because(reason string) string {
+	if reason == "" {
+		return ""
+	}
+	return " (" + reason + ")"
+}
+
 func conflict(p netip.Prefix, a Allowed) error {
 	how := "contains"
 	if p.Bits() >= a.Prefix.Bits() {
@@ -552,7 +560,7 @@ func (m *Manager) setAllowed(source string, list []Allowed) {
 			m.remove(e)
 			m.stats.RefusedAllowed++
 			if lines++; lines <= maxLines {
-				m.cfg.Log.Warnf("Rule for %s (%s) taken away: %v", show(e.Prefix), e.Reason, conflict(e.Prefix, a))
+				m.cfg.Log.Warnf("Rule for %s%s taken away: %v", show(e.Prefix), because(e.Reason), conflict(e.Prefix, a))
 			}
 		}
 	}

@@ -346,6 +346,8 @@ func TestAddressThatAppearsLaterTakesRulesAway(t *testing.T) {
 	require.Equal(t, []string{"203.0.113.7/32"}, w.engine.prefixes())
 	require.Contains(t, w.log.text(), "W! Rule for 198.51.100.0/24 (test) taken away: conflicts with the allow list: 198.51.100.0/24 contains 198.51.100.9: own address of eth1")
 	require.EqualValues(t, 1, w.Stats().RefusedAllowed)
+	require.Equal(t, "a (b)", "a"+because("b"))
+	require.Equal(t, "a", "a"+because(""))
 
 	w.local = w.local[:1]
 	w.now = w.now.Add(localInterval)

@@ -27,12 +27,14 @@ import (
 	"github.com/agp-net/telegraf-agp/plugins/inputs/agp"
 )
 
-// level is the verdict of one check. Only what the plugin cannot do without, or
-// what was asked about by an option, can be missing.
+// level is the verdict of one check. A note is of what is not here and not needed by
+// everybody. Only what the plugin cannot do without, or what was asked about by an
+// option, can be missing.
 type level string
 
 const (
 	levelOK      level = "ok"
+	levelNote    level = "note"
 	levelWarn    level = "warn"
 	levelMissing level = "missing"
 )
@@ -49,7 +51,8 @@ func doctorCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "doctor",
 		Usage: "say what this machine can do and what is missing",
-		Description: "One line per check: ok, warn (works, with a limit that the line names) or missing.\n" +
+		Description: "One line per check: ok, note (not here, and not needed by all commands), warn (works, with a\n" +
+			"limit that the line names) or missing.\n" +
 			"Exit status 1 if something is missing.",
 		Flags: []cli.Flag{
 			&cli.StringSliceFlag{Name: "capture", Usage: "also check that `FILE` can be read"},
@@ -239,7 +242,7 @@ func (m *machine) telegraf(ctx context.Context) finding {
 	const hint = "1.32 or later reads log levels of plugins, 1.37 is what we test with"
 	path, err := exec.LookPath("telegraf")
 	if err != nil {
-		return finding{levelWarn, "telegraf", "not in PATH", hint}
+		return finding{levelNote, "telegraf", "not in PATH, replay needs none", hint}
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -267,7 +270,7 @@ func (m *machine) configuration() finding {
 		return finding{levelOK, "configuration", m.config, ""}
 	}
 	if m.config == defaultConfig && errors.Is(err, os.ErrNotExist) {
-		return finding{levelWarn, "configuration", "no " + m.config, "telegraf-agp --sample-config prints one"}
+		return finding{levelNote, "configuration", "no " + m.config + ", only telegraf-agp run needs one", "telegraf-agp --sample-config prints one"}
 	}
 	return finding{levelMissing, "configuration", err.Error(), "the user that runs telegraf must be able to read it"}
 }

@@ -250,7 +250,7 @@ func TestDoctorReportsAndSetsTheExitCode(t *testing.T) {
 	require.Zero(t, code, out)
 	require.Regexp(t, `(?m)^ok +capture +`, out)
 	for _, what := range []string{"processor", "memory", "kernel", "huge pages", "capabilities", "gpu", "models", "telegraf", "configuration"} {
-		require.Regexp(t, `(?m)^(ok|warn) +`+what+` `, out)
+		require.Regexp(t, `(?m)^(ok|note|warn) +`+what+` `, out)
 	}
 
 	out, _, code = call(t, "doctor", "--capture", "/does/not/exist")
@@ -336,5 +336,14 @@ func TestDoctorJudgesTelegrafByItsVersion(t *testing.T) {
 		script := "#!/bin/sh\necho Telegraf " + version + "\n"
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "telegraf"), []byte(script), 0o700)) //nolint:gosec // to be executed
 		require.Equal(t, want, m.telegraf(context.Background()).level, version)
+	}
+}
+
+// Who replays captures needs neither.
+func TestDoctorOnlyNotesThatThereIsNoTelegrafAndNoConfiguration(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	require.Equal(t, levelNote, (&machine{}).telegraf(context.Background()).level)
+	if _, err := os.Stat(defaultConfig); err != nil {
+		require.Equal(t, levelNote, (&machine{config: defaultConfig}).configuration().level)
 	}
 }

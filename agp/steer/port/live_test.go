@@ -132,6 +132,32 @@ func TestInterfaceMissing(t *testing.T) {
 	require.ErrorContains(t, err, "nosuch")
 }
 
+func TestAnErrorNamesTheInterfaceOnce(t *testing.T) {
+	inNetns(t)
+	addVeth(t, "a", "b", 2)
+	p, err := Open("a", options(t))
+	require.NoError(t, err)
+	defer p.Close()
+	require.EqualError(t, p.Apply(Settings{RXRing: 1024}), "a: read rings: not supported by the driver")
+	require.EqualError(t, p.Apply(Settings{Channels: 3}), "a: 3 receive queues, but the interface has at most 2")
+	require.EqualError(t, p.Apply(Settings{Features: map[string]bool{"no-such": true}}), "a: feature/no-such: not supported by the driver")
+}
+
+func TestLookTakesNothing(t *testing.T) {
+	inNetns(t)
+	addVeth(t, "a", "b", 2)
+	p, err := Open("a", options(t))
+	require.NoError(t, err)
+	defer p.Close()
+	want, err := p.Info()
+	require.NoError(t, err)
+	got, err := Look("a")
+	require.NoError(t, err, "although the port is held")
+	require.Equal(t, want, got)
+	_, err = Look("nosuch")
+	require.ErrorIs(t, err, ErrNoInterface)
+}
+
 func TestInterfaceRemovedWhileApplied(t *testing.T) {
 	inNetns(t)
 	l := addVeth(t, "a", "b", 2)

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -165,7 +166,27 @@ func (p *Port) Info() (Info, error) {
 	return i, nil
 }
 
-func (p *Port) fail(err error) error { return fmt.Errorf("%s: %w", p.link.Name, err) }
+// fail names the port, unless the error does.
+func (p *Port) fail(err error) error {
+	if strings.HasPrefix(err.Error(), p.link.Name+": ") {
+		return err
+	}
+	return fmt.Errorf("%s: %w", p.link.Name, err)
+}
+
+// Look reads the present state of an interface without taking it.
+func Look(name string) (Info, error) {
+	k, err := openLinux()
+	if err != nil {
+		return Info{}, err
+	}
+	defer k.Close()
+	l, err := k.Link(name)
+	if err != nil {
+		return Info{}, err
+	}
+	return (&Port{link: l, k: k, d: k.Device(l.Index)}).Info()
+}
 
 // Apply changes the port. All limits are checked before the first change; if a change
 // fails, those before it are undone. Apply may be called again with other settings.

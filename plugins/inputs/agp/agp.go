@@ -340,7 +340,7 @@ func engineCommand(configured []string) ([]string, error) {
 		return configured, nil
 	}
 	self, err := os.Executable()
-	if err == nil && strings.HasPrefix(filepath.Base(self), programName) {
+	if err == nil && (strings.HasPrefix(filepath.Base(self), programName) || isProgram()) {
 		return []string{self, "engine"}, nil
 	}
 	for _, p := range []string{"/usr/lib/telegraf-agp/telegraf-agp", programName} {
@@ -348,7 +348,15 @@ func engineCommand(configured []string) ([]string, error) {
 			return []string{found, "engine"}, nil
 		}
 	}
-	return nil, fmt.Errorf("%w: engine_command is not set and %s is not installed, allowed: [\"/path/to/%s\", \"engine\"]", ErrConfig, programName, programName)
+	return nil, fmt.Errorf("%w: engine_command is not set, %s has no engine and no %s is in PATH, allowed: [\"/path/to/%s\", \"engine\"]",
+		ErrConfig, self, programName, programName)
+}
+
+// isProgram says whether this process is the program of this project, whatever its file is
+// called now.
+func isProgram() bool {
+	info, ok := debug.ReadBuildInfo()
+	return ok && strings.HasSuffix(info.Path, "/cmd/"+programName)
 }
 
 // Start implements telegraf.ServiceInput. The engine comes up in the background:

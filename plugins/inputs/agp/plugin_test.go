@@ -30,6 +30,7 @@ import (
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
 	"github.com/agp-net/telegraf-agp/agp/telemetry/agppb"
 	"github.com/agp-net/telegraf-agp/plugins/runner"
+	"github.com/agp-net/telegraf-agp/tests/testcap"
 )
 
 // The test binary plays the engine when this variable is set.
@@ -364,3 +365,14 @@ func TestReloadThatFindsNoShippedModelsKeepsTheOldOnes(t *testing.T) {
 var _ telegraf.ServiceInput = (*AGP)(nil)
 var _ telegraf.Initializer = (*AGP)(nil)
 var _ runner.Reloader = (*AGP)(nil)
+
+func TestEngineIsAskedForWhereThereIsNone(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	if _, err := os.Stat("/usr/lib/telegraf-agp/telegraf-agp"); err == nil {
+		testcap.Missing(t, "the package is installed")
+	}
+	_, err := engineCommand(nil)
+	require.ErrorIs(t, err, ErrConfig)
+	self, _ := os.Executable()
+	require.ErrorContains(t, err, "engine_command is not set, "+self+" has no engine and no telegraf-agp is in PATH, allowed: [\"/path/to/telegraf-agp\", \"engine\"]")
+}
