@@ -277,6 +277,7 @@ func TestTwoInterfacesOneOrder(t *testing.T) {
 	for i, f := range got {
 		require.EqualValues(t, i, binary.BigEndian.Uint32(f.Data[42:]))
 		require.EqualValues(t, i%2, f.Interface)
+		require.EqualValues(t, 1+i%2, f.Side)
 	}
 	require.NoError(t, s.Close())
 }
@@ -294,6 +295,7 @@ func TestFrameThroughTwoInterfacesComesOnce(t *testing.T) {
 	require.Len(t, got, 50)
 	for _, f := range got {
 		require.Zero(t, f.Interface, "the first that saw it")
+		require.Equal(t, source.SideOut, f.Side)
 	}
 }
 
