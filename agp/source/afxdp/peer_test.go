@@ -61,6 +61,7 @@ func TestPeerSendsWhatThePortReceivesBothWays(t *testing.T) {
 					j := seqOf(f) - i*8
 					want := slices.Concat(ab, ba)[j]
 					require.EqualValues(t, j/4, f.Interface, "0 is the port, 1 the peer")
+					require.EqualValues(t, 1+j/4, f.Side)
 					require.EqualValues(t, len(want), f.WireLen)
 					if c.cfg.SnapLen > 0 {
 						want = want[:min(len(want), c.cfg.SnapLen)]
