@@ -28,12 +28,13 @@ type Frame struct {
 // nothing else.
 const (
 	SideUnknown uint8 = 0   // as in files
-	SideOut     uint8 = 255 // this machine sent it: its own, or forwarded
+	SideOther   uint8 = 254 // an interface that the source does not capture from
+	SideOut     uint8 = 255 // this machine has made it
 )
 
 // SideIn is the side of frames that came in at a source's i-th interface. Interfaces
 // beyond the numbers share the last one: they are not told apart, which proves less.
-func SideIn(i uint32) uint8 { return uint8(min(i, uint32(SideOut)-2)) + 1 }
+func SideIn(i uint32) uint8 { return uint8(min(i, uint32(SideOther)-2)) + 1 }
 
 // Batch is a reusable list of frames. Frames stay valid until the batch is
 // given to the next Next call; the pipeline keeps several batches in turn.

@@ -30,7 +30,13 @@ type guarded struct {
 	socket string
 }
 
-func guard(t *testing.T, enforce string, keys ...string) *guarded {
+func guard(t *testing.T, enforce string) *guarded {
+	t.Helper()
+	return guardOf(t, enforce, "", "")
+}
+
+// guardOf is guard with keys of the table itself and of its table "live".
+func guardOf(t *testing.T, enforce, keys, live string) *guarded {
 	t.Helper()
 	netns.NothingLeft(t)
 	g := &guarded{lan: newLAN(t, false)}
@@ -38,8 +44,8 @@ func guard(t *testing.T, enforce string, keys ...string) *guarded {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	g.socket = filepath.Join(dir, "s")
-	g.config = pluginConfig(t, "mirror", strings.Join(keys, ""),
-		fmt.Sprintf("  [inputs.agp.enforce]\n    enabled = true\n    socket = %q\n%s", g.socket, enforce), "h0")
+	g.config = pluginConfig(t, "mirror", keys,
+		fmt.Sprintf("%s  [inputs.agp.enforce]\n    enabled = true\n    socket = %q\n%s", live, g.socket, enforce), "h0")
 	g.plugin = startPlugin(t, g.host, g.config)
 	g.probe, err = rig.ProbeUDP(g.host, farNet.Addr())
 	require.NoError(t, err)

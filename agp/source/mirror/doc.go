@@ -26,9 +26,8 @@
 // has no single size (GSO_BY_FRAGS, SCTP) is delivered as one frame and counted in
 // Stats().Repaired["gso_by_frags"].
 //
-// The Side of a frame is the interface where it came in, or SideOut at egress: that is
-// what this machine has sent, its own or forwarded. What is forwarded has been seen at
-// ingress before, if it came by one of the interfaces.
+// The Side of a frame is the interface where it came in, at egress too if it is
+// forwarded; SideOut is what this machine has made.
 //
 // Counted drops, in frames on the wire: ring_full (the programs' own count),
 // duplicate (see live.Duplicates), malformed (a record that contradicts itself) and

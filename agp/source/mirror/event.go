@@ -29,6 +29,7 @@ type event struct {
 	vlanTCI   uint16
 	vlanProto uint16 // 0: no tag
 	hook      uint8
+	from      uint32 // interface by which a forwarded frame came in, 0: none
 }
 
 func eventTime(rec []byte) uint64 { return binary.NativeEndian.Uint64(rec) }
@@ -47,6 +48,7 @@ func (e *event) parse(rec []byte) (frame []byte, ok bool) {
 	e.vlanTCI = le.Uint16(rec[30:])
 	e.vlanProto = le.Uint16(rec[32:])
 	e.hook = rec[34]
+	e.from = le.Uint32(rec[36:])
 	n := int(e.cap)
 	if n == 0 || n > maxCap || n > len(rec)-eventSize || uint32(n) > e.length || e.length > live.MaxLen || e.hook >= numHooks {
 		return nil, false

@@ -74,6 +74,7 @@ type rec struct {
 	segs     uint16
 	tci, tag uint16
 	hook     uint8
+	from     uint32
 	frame    []byte
 	snap     int // 0: 256
 }
@@ -105,6 +106,7 @@ func (r rec) bytes() []byte {
 	le.PutUint16(b[30:], r.tci)
 	le.PutUint16(b[32:], r.tag)
 	b[34] = r.hook
+	le.PutUint32(b[36:], r.from)
 	copy(b[eventSize:], r.frame[:n])
 	return b
 }

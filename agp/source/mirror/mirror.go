@@ -281,7 +281,7 @@ func (s *Source) deliver(r *ring, f *source.Frame, b *source.Batch) bool {
 		Side:        source.SideIn(s.lastLink.Interface),
 	}
 	if e.hook == hookEgress {
-		f.Side = source.SideOut
+		f.Side = s.origin(e.from)
 	}
 	if s.dup != nil && s.dup.Duplicate(f.LinkType, f.Data, f.WireLen, f.SegmentSize, int64(r.time), e.ifindex*numHooks+uint32(e.hook)) {
 		s.duplicate += live.Segments(f.LinkType, f.Data, f.WireLen, f.SegmentSize)
@@ -297,6 +297,17 @@ func (s *Source) deliver(r *ring, f *source.Frame, b *source.Batch) bool {
 		s.newest = r.time
 	}
 	return true
+}
+
+// origin returns the side of a frame that goes out.
+func (s *Source) origin(from uint32) uint8 {
+	if from == 0 {
+		return source.SideOut
+	}
+	if l, ok := s.link(from); ok {
+		return source.SideIn(l.Interface)
+	}
+	return source.SideOther
 }
 
 func (s *Source) link(ifindex uint32) (Link, bool) {

@@ -83,12 +83,17 @@ func TestFrameOfARecord(t *testing.T) {
 	require.Equal(t, rings[0].producer, rings[0].consumer, "the memory is the kernel's again")
 }
 
-// TestSideIsWhereAFrameComesFrom: each interface by either hook of arrival, and this machine.
+// TestSideIsWhereAFrameComesFrom: each interface by either hook of arrival, this machine, and what
+// it forwards from one of these, from another, and back to where it came from.
 func TestSideIsWhereAFrameComesFrom(t *testing.T) {
 	s, rings, _ := open(1, Config{})
-	want := []uint8{1, 1, source.SideOut, 3, 3, source.SideOut}
-	for i := range want {
-		rings[0].write(rec{ns: start + uint64(i), frame: frame(i, 20), ifindex: []uint32{7, 9}[i/3], hook: []uint8{0, 2, 1}[i%3]}.bytes())
+	want := []uint8{1, 1, source.SideOut, 3, 3, source.SideOut, 3, source.SideOther, 1}
+	for i, r := range []rec{
+		{ifindex: 7}, {ifindex: 7, hook: 2}, {ifindex: 7, hook: 1}, {ifindex: 9}, {ifindex: 9, hook: 2}, {ifindex: 9, hook: 1},
+		{ifindex: 7, hook: 1, from: 9}, {ifindex: 7, hook: 1, from: 99}, {ifindex: 7, hook: 1, from: 7},
+	} {
+		r.ns, r.frame = start+uint64(i), frame(i, 20)
+		rings[0].write(r.bytes())
 	}
 	var b source.Batch
 	var got []uint8

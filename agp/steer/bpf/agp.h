@@ -37,6 +37,7 @@ struct agp_event {
 	__u16 vlan_proto; /* host order, 0: no tag in metadata */
 	__u8 hook;
 	__u8 flags;
+	__u32 from; /* at egress: the interface by which a forwarded frame came in, else 0 */
 };
 
 /* Counters. A frame has exactly one of the fates (up to AGP_FATES); the rest are

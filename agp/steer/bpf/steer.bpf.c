@@ -462,6 +462,8 @@ INLINE int tc(struct __sk_buff *skb, const int hook, const int raw)
 		__u32 queue = skb->queue_mapping;
 
 		head.ifindex = skb->ifindex;
+		if (egress)
+			head.from = skb->ingress_ifindex;
 		head.gso_segs = w.frames;
 		head.hook = hook;
 		/* At ingress 0 stands for "not recorded" and n + 1 for queue n. */

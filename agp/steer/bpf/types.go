@@ -32,6 +32,7 @@ type Event struct {
 	VLANProto uint16 // 0: no tag in metadata
 	Hook      uint8
 	Flags     uint8
+	From      uint32 // at egress: the interface by which a forwarded frame came in, else 0
 }
 
 // Indexes of Counters.Count. Up to Fates each frame has exactly one; the rest are
