@@ -131,7 +131,8 @@ typedef struct {
 
 // Flags of a ring.
 enum {
-	AGP_RELAY = 1, // the relay writes the CQEs, see agp/mlx5 for what it puts where
+	AGP_RELAY = 1,    // the relay writes the CQEs, see agp/mlx5 for what it puts where
+	AGP_LOSSLESS = 2, // the device waits for room in the record ring
 };
 
 // How the time of a CQE is written.
@@ -159,6 +160,7 @@ typedef struct {
 	uint64_t hists;        // agp_hist[AGP_WAYS << log_buckets]
 	uint64_t state;        // agp_ring_state
 	uint64_t stats;        // agp_stats, mapped host memory
+	uint64_t resets;       // uint32 in mapped host memory: how often the host has reset the queue
 	uint32_t log_fragments, log_buckets;
 	agp_out out;
 } agp_ring;
@@ -199,6 +201,8 @@ typedef struct {
 	int64_t clock_ns;  // latest time of a packet, or one that went back by more than a minute
 	int64_t step;      // clock in seconds, the last for which timeouts were looked at
 	uint64_t out_head; // of the record ring
+	uint32_t resets;   // that the device has seen
+	uint32_t pad;
 	agp_stats stats;   // what was written of it last
 } agp_ring_state;
 

@@ -9,11 +9,18 @@
 
 #include <stdint.h>
 
+enum { WARPS_PER_BLOCK = 4 };
+
 #ifdef __CUDACC__
 
 #define AGP_DEVICE static __device__ __forceinline__
+#define AGP_DEVICE_MEMBER __device__ __forceinline__
 #define AGP_OUTLINE static __device__ __noinline__
 #define AGP_CONST static __device__ const
+// A kernel has one argument, a struct, of at most WARPS_PER_BLOCK warps a block. AGP_SHARED
+// declares memory of the block inside it.
+#define AGP_KERNEL(name, type, arg) extern "C" __global__ void __launch_bounds__(32 * WARPS_PER_BLOCK) name(const __grid_constant__ type arg)
+#define AGP_SHARED(type, name, count) __shared__ type name[count]
 
 namespace warp {
 

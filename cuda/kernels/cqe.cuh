@@ -1,0 +1,86 @@
+// Completion queue entries in mlx5 layout: mlx5 PRM, and agp/mlx5 for what the relay puts where.
+#ifndef AGP_CQE_CUH
+#define AGP_CQE_CUH
+
+#include "agp.h"
+#include "warp.cuh"
+
+namespace cqe {
+
+enum { no_packet = 6, send = 2, send_imm = 3, send_inv = 4, error = 14, invalid = 15 };
+enum kind : uint32_t { packet, time, fault, compressed, unknown };
+
+// entry is what the device needs of a CQE, in host byte order.
+struct entry {
+	uint32_t kind;
+	uint32_t wqe;      // index of the receive WQE, 16 bits
+	uint32_t byte_cnt; // bytes in the slot
+	uint32_t wire_len;
+	uint32_t link, segment_size, side;
+	uint32_t syndrome, vendor;
+	int32_t tci; // of a VLAN tag that was taken out of the frame, -1: none
+	uint64_t time;
+};
+
+// ready reports whether the entry with the free-running index i belongs to the software.
+AGP_DEVICE bool ready(uint64_t cq, uint32_t log_cq, uint64_t i) {
+	uint64_t mask = ((uint64_t)1 << log_cq) - 1;
+	uint32_t op_own = sys::load8(cq + (i & mask) * 64 + 63);
+	return op_own >> 4 != invalid && (op_own & 1) == (uint32_t)(i >> log_cq & 1);
+}
+
+// read decodes an entry that is ready, after an acquire. The half with the owner is read first.
+AGP_DEVICE entry read(const agp_ring &r, uint64_t i) {
+	uint64_t at = r.cq + (i & (((uint64_t)1 << r.log_cq) - 1)) * 64;
+	words high = take16(at + 48), low = take16(at + 32);
+	uint32_t op_own = high.w[3] >> 24, op = op_own >> 4;
+	entry e = {};
+	e.wqe = swap32(high.w[3]) >> 16;
+	e.byte_cnt = e.wire_len = swap32(low.w[3]);
+	e.tci = -1;
+	e.link = 1;
+	if ((op_own >> 2 & 3) == 3 && op != error) {
+		e.kind = compressed;
+		return e;
+	}
+	if (op == error || op == 13) {
+		e.kind = fault;
+		e.syndrome = high.w[1] >> 24;
+		e.vendor = high.w[1] >> 16 & 0xff;
+		return e;
+	}
+	uint32_t t_hi = swap32(high.w[0]), t_lo = swap32(high.w[1]);
+	uint64_t raw = (uint64_t)t_hi << 32 | t_lo;
+	if (r.time_format == AGP_TIME_REAL)
+		raw = (uint64_t)t_hi * 1000000000u + t_lo;
+	else if (r.time_format == AGP_TIME_FREE) {
+		uint64_t d = raw - r.time_base_ticks; // mult is a 32-bit fraction: 64 + 32 bits of product
+		raw = (uint64_t)r.time_base_ns + (mulhi(d, r.time_mult) << (64 - r.time_shift) | d * r.time_mult >> r.time_shift);
+	}
+	e.time = raw;
+	if (op == no_packet) {
+		e.kind = time;
+		return e;
+	}
+	if (op < send || op > send_inv) {
+		e.kind = unknown;
+		return e;
+	}
+	e.kind = packet;
+	if (r.flags & AGP_RELAY) {
+		words first = take16(at);
+		e.link = swap32(first.w[0]) & 0xffff;
+		e.side = first.w[1] & 0xff;
+		e.segment_size = swap32(first.w[1]) & 0xffff;
+		e.wire_len = swap32(low.w[1]);
+	} else {
+		words mid = take16(at + 16);
+		if (mid.w[3] >> 8 & 1)
+			e.tci = (int32_t)(swap32(mid.w[3]) & 0xffff);
+	}
+	return e;
+}
+
+} // namespace cqe
+
+#endif

@@ -1,0 +1,410 @@
+// The poller: takes completions of one ring in order, batch by batch, and puts the packets into
+// the ring's flows. See mlx5-queues for the rules of the rings.
+#ifndef AGP_RING_CUH
+#define AGP_RING_CUH
+
+#include "cqe.cuh"
+#include "fragment.cuh"
+#include "parse.cuh"
+#include "table.cuh"
+
+// window is how much of a frame is brought close before it is parsed; a row of it has an odd
+// number of words, so that lanes do not meet in one bank.
+enum { WINDOW = 96, ROW = WINDOW / 4 + 1 };
+
+const int64_t clock_back_ns = 60000000000;
+
+// scratch is what a warp needs in shared memory.
+struct scratch {
+	uint32_t head[AGP_LANES][ROW];
+	agp_packet info[AGP_LANES]; // pad: the sender is endpoint B
+	agp_key keys[AGP_LANES];
+};
+
+struct poller {
+	const agp_params *p;
+	const agp_ring *r;
+	agp_ring_state *st;
+	scratch *x;
+	table flows;
+	uint64_t ci, wqes, seq;
+	int64_t clock_ns, step;
+
+	AGP_DEVICE_MEMBER void init(const agp_params *params, uint32_t number, scratch *memory) {
+		p = params;
+		r = (const agp_ring *)params->rings + number;
+		st = (agp_ring_state *)r->state;
+		x = memory;
+		flows.init(params, r, number);
+		ci = st->ci;
+		wqes = st->wqes;
+		seq = st->seq;
+		clock_ns = st->clock_ns;
+		step = st->step;
+	}
+
+	// report gives the host the counters and keeps the state for the next launch.
+	AGP_DEVICE_MEMBER void report(uint32_t status) {
+		flows.publish();
+		agp_stats *s = &st->stats;
+		if (warp::lane() == 0) {
+			st->ci = ci;
+			st->wqes = wqes;
+			st->seq = seq;
+			st->clock_ns = clock_ns;
+			st->step = step;
+			st->out_head = flows.head;
+			s->clock_ns = (uint64_t)clock_ns;
+			s->status = status;
+			s->heartbeat++;
+			s->version++; // odd
+			sys::store64(r->stats, s->version);
+			sys::release();
+		}
+		warp::sync(warp::all);
+		for (uint32_t i = 8 + warp::lane() * 8; i < sizeof *s; i += AGP_LANES * 8)
+			sys::store64(r->stats + i, *(const uint64_t *)((const char *)s + i));
+		warp::sync(warp::all);
+		if (warp::lane() == 0) {
+			sys::release();
+			s->version++;
+			sys::store64(r->stats, s->version);
+		}
+		warp::sync(warp::all);
+	}
+
+	// ready returns how many entries may be taken.
+	AGP_DEVICE_MEMBER uint32_t ready() const {
+		bool mine = warp::lane() < p->batch && cqe::ready(r->cq, r->log_cq, ci + warp::lane());
+		int gap = ffs(~warp::ballot(warp::all, mine));
+		return gap < 0 ? AGP_LANES : (uint32_t)gap;
+	}
+
+	// batch takes n entries. It returns what has become of the ring.
+	AGP_DEVICE_MEMBER uint32_t batch(uint32_t n) {
+		uint32_t l = warp::lane(), status = AGP_RUNNING;
+		cqe::entry e = {};
+		e.kind = cqe::unknown;
+		if (l < n)
+			e = cqe::read(*r, ci + l);
+		bool takes = l < n && (e.kind == cqe::packet || e.kind == cqe::fault);
+		uint32_t takers = warp::ballot(warp::all, takes), below = (1u << l) - 1;
+		bool wrong = takes && e.wqe != (uint32_t)((wqes + (uint32_t)popc(takers & below)) & 0xffff);
+		bool fatal = e.kind == cqe::fault && (e.syndrome == 2 || e.syndrome == 4 || e.syndrome == 5);
+		// What cannot be gone on with ends the batch: before it, or with it if it was taken.
+		uint32_t stop = warp::ballot(warp::all, l < n && (wrong || fatal || e.kind == cqe::compressed));
+		if (stop) {
+			uint32_t at = (uint32_t)ffs(stop), after = 0;
+			uint32_t kind = warp::shfl(warp::all, e.kind, at), off = warp::shfl(warp::all, (uint32_t)wrong, at);
+			if (kind == cqe::compressed)
+				status = AGP_COMPRESSED;
+			else if (off)
+				status = AGP_DESYNC;
+			else {
+				status = AGP_RESET;
+				after = 1;
+			}
+			n = at + after;
+		}
+		faults(e, n);
+		agp_packet *q = &x->info[l];
+		uint8_t verdict = 0xff;
+		if (l < n && e.kind == cqe::packet) {
+			uint64_t slot = r->payload + (wqes + (uint32_t)popc(takers & below) & (((uint64_t)1 << r->log_rq) - 1)) * r->pitch;
+			uint32_t len = e.byte_cnt < r->pitch ? e.byte_cnt : r->pitch;
+			uint32_t *row = x->head[l];
+#pragma unroll
+			for (uint32_t i = 0; i < WINDOW / 16; i++)
+				if (i * 16 < len) {
+					words w = take16(slot + i * 16);
+					row[4 * i] = w.w[0];
+					row[4 * i + 1] = w.w[1];
+					row[4 * i + 2] = w.w[2];
+					row[4 * i + 3] = w.w[3];
+				}
+			view f = {(const uint8_t *)row, len < WINDOW ? len : WINDOW, slot, len};
+			q->ts_ns = (int64_t)e.time;
+			verdict = parse(e.link, f, e.wire_len, p->decap, q);
+			q->segment_size = (uint16_t)e.segment_size;
+			q->side = (uint8_t)e.side;
+			if (e.tci >= 0) {
+				q->wire_len += 4;
+				if (e.tci & 0xfff)
+					q->vlan = (uint16_t)(e.tci & 0xfff);
+			}
+		}
+		warp::sync(warp::all);
+		uint32_t good = warp::ballot(warp::all, verdict == 0);
+		for (uint32_t left = warp::ballot(warp::all, verdict == 0 && (q->flags & AGP_FRAGMENT)); left; left &= left - 1) {
+			if ((uint32_t)ffs(left) == l)
+				resolve((agp_fragment *)r->fragments, r->log_fragments, q);
+			warp::sync(warp::all);
+		}
+		bool sender_b = false;
+		uint64_t hash = 0;
+		uint32_t parts = 0;
+		if (verdict == 0) {
+			sender_b = key::set(&x->keys[l], *q, p->key);
+			q->pad = sender_b;
+			hash = key::hash(x->keys[l], p->seed);
+			parts = flow::segments(*q);
+		}
+		warp::sync(warp::all);
+		tally(n, e, verdict, parts);
+		// Packets between two ticks are added together.
+		uint32_t times = warp::ballot(warp::all, l < n && e.kind == cqe::time);
+		for (uint32_t from = 0; from < n;) {
+			int64_t tick = 0;
+			bool ticks = false;
+			uint32_t to = edge(from, n, good, times, e, q, &tick, &ticks);
+			uint32_t part = (to < 32 ? (1u << to) - 1 : warp::all) & ~((1u << from) - 1) & good;
+			if (part)
+				add(part, hash, parts);
+			if (ticks)
+				flows.tick(tick);
+			from = to;
+			if (from < n && (times >> from & 1))
+				from++; // the tick's own entry
+		}
+		ci += n;
+		wqes += (uint32_t)popc(takers & (n < 32 ? (1u << n) - 1 : warp::all));
+		return status;
+	}
+
+	// faults counts error completions and other entries without a packet.
+	AGP_DEVICE_MEMBER void faults(const cqe::entry &e, uint32_t n) {
+		agp_stats *s = &st->stats;
+		for (uint32_t left = warp::ballot(warp::all, warp::lane() < n && e.kind == cqe::fault); left; left &= left - 1) {
+			if ((uint32_t)ffs(left) == warp::lane()) {
+				s->errors[e.syndrome % AGP_SYNDROMES]++;
+				s->vendor = e.vendor;
+			}
+			warp::sync(warp::all);
+		}
+		uint32_t odd = (uint32_t)popc(warp::ballot(warp::all, warp::lane() < n && e.kind == cqe::unknown));
+		if (warp::lane() == 0) {
+			s->cqes += n;
+			s->errors[0] += odd;
+		}
+	}
+
+	// tally counts the frames of a batch.
+	AGP_DEVICE_MEMBER void tally(uint32_t n, const cqe::entry &e, uint8_t verdict, uint32_t parts) {
+		agp_stats *s = &st->stats;
+		bool frame = warp::lane() < n && e.kind == cqe::packet;
+		uint32_t frames = warp::ballot(warp::all, frame), good = warp::ballot(warp::all, verdict == 0);
+		for (uint32_t left = frames & ~good; left; left &= left - 1) {
+			if ((uint32_t)ffs(left) == warp::lane())
+				s->drops[verdict % AGP_VERDICTS]++;
+			warp::sync(warp::all);
+		}
+		uint32_t more = warp::ballot(warp::all, parts > 1), packets = (uint32_t)popc(good);
+		if (more)
+			packets = warp::add(warp::all, parts);
+		uint32_t clamped = (uint32_t)popc(warp::ballot(warp::all, verdict == 0 && (x->info[warp::lane()].flags & AGP_BAD_LENGTH)));
+		// Wire lengths are below 2^27 in all but crafted CQEs; two sums keep even those exact.
+		uint32_t low = warp::add(warp::all, frame ? e.wire_len & 0xffffff : 0), high = warp::add(warp::all, frame ? e.wire_len >> 24 : 0);
+		if (warp::lane() == 0) {
+			s->frames += (uint32_t)popc(frames & ~good) + packets;
+			s->drops[0] += packets;
+			s->bytes += low + ((uint64_t)high << 24);
+			s->bad_length += clamped;
+		}
+	}
+
+	// edge returns where the packets from a place on end that no tick parts, moves the clock, and
+	// says what tick comes then.
+	AGP_DEVICE_MEMBER uint32_t edge(uint32_t from, uint32_t n, uint32_t good, uint32_t times, const cqe::entry &e, const agp_packet *q, int64_t *tick, bool *ticks) {
+		if (r->flags & AGP_RELAY) {
+			uint32_t next = times & ~((1u << from) - 1);
+			uint32_t to = next ? (uint32_t)ffs(next) : n;
+			uint64_t at = warp::shfl(warp::all, e.time, to < 32 ? to : 0);
+			int64_t newest = latest(from, to, good, q);
+			if (newest > clock_ns)
+				clock_ns = newest;
+			if (to < n) {
+				*ticks = true;
+				*tick = (int64_t)at;
+				step = *tick / second_ns;
+			}
+			return to;
+		}
+		bool mine = warp::lane() >= from && warp::lane() < n && (good >> warp::lane() & 1);
+		int64_t ts = q->ts_ns;
+		// Nearly always the second goes on and no packet is far behind.
+		bool calm = ts >= step * second_ns && ts < (step + 1) * second_ns;
+		if (!warp::ballot(warp::all, mine && !calm)) {
+			int64_t newest = latest(from, n, good, q);
+			if (newest > clock_ns)
+				clock_ns = newest;
+			return n;
+		}
+		for (uint32_t i = from; i < n; i++) {
+			if (!(good >> i & 1))
+				continue;
+			int64_t t = (int64_t)warp::shfl(warp::all, (uint64_t)ts, i);
+			if (t < clock_ns && t > clock_ns - clock_back_ns)
+				continue;
+			// A tick comes before its packet: what is before that is added first.
+			int64_t then = t / second_ns;
+			if (then != step && i > from && (good & ((1u << i) - 1) & ~((1u << from) - 1)))
+				return split(i, then, t, tick, ticks);
+			if (t < clock_ns && warp::lane() == 0)
+				st->stats.clock_backs++;
+			clock_ns = t;
+			if (then != step) {
+				step = then;
+				flows.tick(step * second_ns);
+			}
+		}
+		return n;
+	}
+	// split ends the packets before i, which brings a tick.
+	AGP_DEVICE_MEMBER uint32_t split(uint32_t i, int64_t then, int64_t t, int64_t *tick, bool *ticks) {
+		if (t < clock_ns && warp::lane() == 0)
+			st->stats.clock_backs++;
+		clock_ns = t;
+		step = then;
+		*tick = then * second_ns;
+		*ticks = true;
+		return i;
+	}
+
+	// latest is the highest time of the good packets from..to.
+	AGP_DEVICE_MEMBER int64_t latest(uint32_t from, uint32_t to, uint32_t good, const agp_packet *q) const {
+		bool mine = warp::lane() >= from && warp::lane() < to && (good >> warp::lane() & 1);
+		uint64_t v = mine ? (uint64_t)q->ts_ns ^ 0x8000000000000000u : 0;
+		uint32_t high = warp::max(warp::all, (uint32_t)(v >> 32));
+		uint32_t low = warp::max(warp::all, (uint32_t)(v >> 32) == high ? (uint32_t)v : 0);
+		return (int64_t)(((uint64_t)high << 32 | low) ^ 0x8000000000000000u);
+	}
+
+	// add puts the packets of the lanes in part into their flows: one lane for each flow, its
+	// packets in order.
+	AGP_DEVICE_MEMBER void add(uint32_t part, uint64_t hash, uint32_t parts) {
+		uint32_t l = warp::lane(), below = (1u << l) - 1;
+		bool mine = part >> l & 1;
+		uint32_t many = warp::ballot(warp::all, mine && parts > 1);
+		uint64_t first = seq + 1 + (uint32_t)popc(part & below);
+		uint32_t all = (uint32_t)popc(part);
+		if (many) { // numbers count the frames on the wire
+			uint64_t sum = mine ? parts : 0;
+			for (uint32_t by = 1; by < AGP_LANES; by *= 2) {
+				uint64_t other = warp::shfl_up(warp::all, sum, by);
+				sum += l >= by ? other : 0;
+			}
+			first = seq + 1 + sum - (mine ? parts : 0);
+			all = (uint32_t)warp::shfl(warp::all, sum, AGP_LANES - 1);
+		}
+		bool wait = mine;
+		while (warp::ballot(warp::all, wait)) {
+			uint32_t peers = warp::match(warp::all, wait ? hash : (uint64_t)l << 1 | 1);
+			peers &= warp::ballot(warp::all, wait);
+			uint32_t lead = wait ? (uint32_t)ffs(peers) : l;
+			// The same hash of another flow waits for the next round.
+			bool same = wait && (lead == l || key::equal(x->keys[lead], x->keys[l]));
+			peers &= warp::ballot(warp::all, same);
+			uint32_t rest = wait && lead == l ? peers : 0, i = 0;
+			uint32_t place = rest ? flows.find(x->keys[l], hash) : nowhere;
+			while (warp::ballot(warp::all, rest != 0)) {
+				bool on = rest != 0;
+				uint32_t m = on ? (uint32_t)ffs(rest) : l;
+				agp_packet q = x->info[m];
+				uint64_t number = warp::shfl(warp::all, first, m) + i;
+				uint32_t n = warp::shfl(warp::all, parts, m);
+				if (on && n > 1)
+					flow::split(&q, x->info[m], i, n);
+				flows.add(on, x->keys[l], hash, q, q.pad != 0, n > 1, number, &place);
+				if (on && ++i >= n) {
+					i = 0;
+					rest &= rest - 1;
+				}
+			}
+			wait = wait && !same;
+		}
+		seq += all;
+	}
+
+	// credit gives what was taken back: first the completion queue, then the receive queue.
+	AGP_DEVICE_MEMBER void credit() {
+		warp::sync(warp::all);
+		if (warp::lane() == 0) {
+			sys::release();
+			sys::store32(r->cq_db, swap32((uint32_t)(ci & 0xffffff)));
+			sys::release();
+			sys::store32(r->rq_db, swap32((uint32_t)((wqes + ((uint64_t)1 << r->log_rq)) & 0xffff)));
+		}
+		warp::sync(warp::all);
+	}
+
+	// command reads what the host wants.
+	AGP_DEVICE_MEMBER uint32_t command() const {
+		uint32_t c = 0;
+		if (warp::lane() == 0) {
+			c = sys::load32(p->control);
+			sys::acquire();
+		}
+		return warp::shfl(warp::all, c, 0);
+	}
+
+	// reset waits until the host has reset the queue; false: it wants the kernel to end first.
+	AGP_DEVICE_MEMBER bool reset(uint32_t status) {
+		report(status);
+		for (;;) {
+			uint32_t seen = warp::shfl(warp::all, sys::load32(r->resets), 0);
+			if (seen != st->resets) {
+				sys::acquire();
+				warp::sync(warp::all);
+				if (warp::lane() == 0)
+					st->resets = seen;
+				ci = wqes = 0;
+				report(AGP_RUNNING);
+				return true;
+			}
+			if (command() != AGP_RUN)
+				return false;
+			pause(1000);
+		}
+	}
+
+	AGP_DEVICE_MEMBER void run() {
+		uint32_t quiet = 0, busy = 0, status = AGP_RUNNING;
+		report(AGP_RUNNING);
+		for (;;) {
+			uint32_t n = ready();
+			if (n == 0) {
+				if (++quiet % 64 == 0) {
+					uint32_t want = command();
+					if (want == AGP_STOP) {
+						report(AGP_STOPPED);
+						return;
+					}
+					if (want == AGP_FLUSH && ready() == 0) {
+						flows.flush((int64_t)sys::load64(p->control + 8));
+						report(AGP_FLUSHED);
+						return;
+					}
+					if (quiet % 8192 == 0 || quiet == 64)
+						report(AGP_RUNNING);
+				}
+				pause(20);
+				continue;
+			}
+			quiet = 0;
+			sys::acquire();
+			status = batch(n);
+			credit();
+			if (status != AGP_RUNNING && !reset(status))
+				return;
+			if (++busy % 256 == 0) {
+				report(AGP_RUNNING);
+				if (command() == AGP_STOP) {
+					report(AGP_STOPPED);
+					return;
+				}
+			}
+		}
+	}
+};
+
+#endif

@@ -1,0 +1,312 @@
+// The flows of one ring and its record ring. One warp owns them; its lanes work together, each
+// on a flow of its own. Functions of struct table are called by all lanes.
+//
+// A flow lies in one of two buckets of AGP_WAYS places each. Its tag there is never 0; a tag
+// that is alike is confirmed by the whole key. A place keeps its flow until the flow ends.
+#ifndef AGP_TABLE_CUH
+#define AGP_TABLE_CUH
+
+#include "flow.cuh"
+
+const int64_t second_ns = 1000000000;
+const uint32_t nowhere = 0xffffffffu;
+
+// due_at is the second at which a deadline is past.
+AGP_DEVICE uint32_t due_at(int64_t deadline) {
+	int64_t s = deadline < 0 ? 0 : deadline / second_ns + 1;
+	return s < 0xffffffff ? (uint32_t)s : 0xffffffffu;
+}
+
+struct table {
+	const agp_params *p;
+	const agp_ring *r;
+	agp_stats *s; // in the ring's state, written by lane 0
+	uint32_t *tags, *due;
+	agp_flow *flows;
+	agp_hist *hists;
+	uint32_t ring, mask;
+	uint64_t head, tail; // of the record ring
+
+	AGP_DEVICE_MEMBER void init(const agp_params *params, const agp_ring *of, uint32_t number) {
+		p = params;
+		r = of;
+		ring = number;
+		agp_ring_state *state = (agp_ring_state *)of->state;
+		s = &state->stats;
+		head = state->out_head;
+		tail = sys::load64(of->out.tail);
+		tags = (uint32_t *)of->tags;
+		due = (uint32_t *)of->due;
+		flows = (agp_flow *)of->flows;
+		hists = (agp_hist *)of->hists;
+		mask = (1u << of->log_buckets) - 1;
+	}
+
+	AGP_DEVICE_MEMBER static uint32_t tag(uint64_t hash) { return (uint32_t)(hash >> 24) | 1; }
+	AGP_DEVICE_MEMBER uint32_t first(uint64_t hash) const { return ((uint32_t)hash & mask) * AGP_WAYS; }
+	AGP_DEVICE_MEMBER uint32_t second(uint64_t hash) const { return ((uint32_t)(hash >> 27) * 0x9e3779b1u >> 3 & mask) * AGP_WAYS; }
+
+	// find returns the place of a flow, or nowhere. It is no collective.
+	AGP_DEVICE_MEMBER uint32_t find(const agp_key &k, uint64_t hash) const {
+		uint32_t at[2] = {first(hash), second(hash)}, want = tag(hash);
+		words w[4] = {load16(tags + at[0]), load16(tags + at[0] + 4), load16(tags + at[1]), load16(tags + at[1] + 4)};
+		uint32_t hits = 0;
+#pragma unroll
+		for (int i = 0; i < 16; i++)
+			hits |= (w[i / 4].w[i % 4] == want ? 1u : 0u) << i;
+		for (; hits; hits &= hits - 1) {
+			int i = ffs(hits);
+			uint32_t place = at[i / AGP_WAYS] + (uint32_t)i % AGP_WAYS;
+			if (key::equal(flows[place].key, k))
+				return place;
+		}
+		return nowhere;
+	}
+
+	// room returns a free place for a flow, in the bucket that has more of them, or, if there is
+	// none, the place of the least valuable flow and full = true. It is no collective.
+	AGP_DEVICE_MEMBER uint32_t room(uint64_t hash, bool *full) const {
+		uint32_t at[2] = {first(hash), second(hash)};
+		uint32_t free[2] = {0, 0};
+		for (int b = 0; b < 2; b++)
+			for (int i = 0; i < AGP_WAYS; i++)
+				free[b] |= (tags[at[b] + i] == 0 ? 1u : 0u) << i;
+		int b = popc(free[1]) > popc(free[0]) ? 1 : 0;
+		*full = free[b] == 0;
+		if (!*full)
+			return at[b] + (uint32_t)ffs(free[b]);
+		uint32_t victim = at[0];
+		for (int i = 1; i < 2 * AGP_WAYS; i++) {
+			uint32_t place = at[i / AGP_WAYS] + (uint32_t)i % AGP_WAYS;
+			if (flow::less(flows[place], flows[victim]))
+				victim = place;
+		}
+		return victim;
+	}
+
+	// reserve makes room for n bytes in the record ring and returns where they begin, or says
+	// that the host has not read enough. A lossless ring waits for the host.
+	AGP_DEVICE_MEMBER bool reserve(uint32_t n, uint64_t *at) {
+		uint64_t size = (uint64_t)1 << r->out.log_size;
+		uint64_t left = size - (head & (size - 1)), need = left < n ? left + n : n;
+		while (head + need - tail > size) {
+			uint64_t seen = 0;
+			if (warp::lane() == 0)
+				seen = sys::load64(r->out.tail);
+			seen = warp::shfl(warp::all, seen, 0);
+			bool moved = seen != tail;
+			tail = seen;
+			if (!moved) {
+				if (!(r->flags & AGP_LOSSLESS))
+					return false;
+				publish(); // the host may wait for what is there
+				pause(1000);
+			}
+		}
+		if (left < n) {
+			if (warp::lane() < 4)
+				store16((char *)(r->out.buf + (head & (size - 1))) + warp::lane() * 16,
+				        warp::lane() == 0 ? words{{(uint32_t)left, ring | (uint32_t)AGP_SKIP << 16, 0, 0}} : words{{0, 0, 0, 0}});
+			head += left;
+		}
+		*at = r->out.buf + (head & (size - 1));
+		head += n;
+		return true;
+	}
+
+	// publish shows the host all records so far.
+	AGP_DEVICE_MEMBER void publish() {
+		warp::sync(warp::all);
+		if (warp::lane() == 0) {
+			sys::release();
+			sys::store64(r->out.head, head);
+		}
+		warp::sync(warp::all);
+	}
+
+	// emit writes a record for the flow of each lane that wants one.
+	AGP_DEVICE_MEMBER void emit(bool want, uint32_t place, uint8_t reason) {
+		warp::sync(warp::all);
+		for (uint32_t left = warp::ballot(warp::all, want); left; left &= left - 1) {
+			uint32_t from = (uint32_t)ffs(left);
+			uint32_t at = warp::shfl(warp::all, place, from), why = warp::shfl(warp::all, (uint32_t)reason, from);
+			const agp_flow *f = &flows[at];
+			bool counters = f->tier != 0;
+			uint32_t size = (uint32_t)(sizeof(agp_record) + sizeof(agp_flow) + (counters ? sizeof(agp_hist) : 0));
+			uint64_t packets = flow::packets(*f), to;
+			if (!reserve(size, &to)) {
+				if (warp::lane() == 0) {
+					s->lost_records++;
+					s->lost_packets += packets;
+					s->lost_bytes += f->dir[0].wire_bytes + f->dir[1].wire_bytes;
+				}
+				continue;
+			}
+			uint32_t l = warp::lane();
+			words w = {{0, 0, 0, 0}};
+			if (l >= 4)
+				w = load16((const char *)f + (l - 4) * 16);
+			else if (l == 0)
+				w = words{{size, ring | (uint32_t)AGP_FLOW << 16 | why << 24, 0, 0}};
+			store16((char *)to + l * 16, w);
+			if (counters) {
+				const char *h = (const char *)&hists[at];
+				store16((char *)to + 512 + l * 16, load16(h + l * 16));
+				if (l < 8)
+					store16((char *)to + 1024 + l * 16, load16(h + 512 + l * 16));
+			}
+			if (l == 0) {
+				s->records++;
+				s->recorded += packets;
+			}
+		}
+		warp::sync(warp::all);
+	}
+
+	// drop frees the places of the lanes that say so.
+	AGP_DEVICE_MEMBER void drop(bool want, uint32_t place) {
+		if (want)
+			tags[place] = 0;
+		uint32_t n = (uint32_t)popc(warp::ballot(warp::all, want));
+		if (warp::lane() == 0)
+			s->active -= n;
+		warp::sync(warp::all);
+	}
+
+	// add puts one packet of each active lane into its flow. Lanes have packets of different
+	// flows; place is where the lane's flow was last, and where it is afterwards.
+	AGP_DEVICE_MEMBER void add(bool on, const agp_key &k, uint64_t hash, const agp_packet &q, bool sender_b, bool coalesced, uint64_t seq, uint32_t *place) {
+		// What time or a new connection ends, ends before the packet is added.
+		uint8_t reason = 0;
+		bool out = false, cuts = false;
+		if (on && *place != nowhere) {
+			const agp_flow &f = flows[*place];
+			if (q.ts_ns > flow::deadline(f, *p, &reason)) {
+				out = true;
+				cuts = reason == flow::active && q.ts_ns - f.last_ns <= p->idle_ns;
+			}
+			if ((!out || cuts) && q.protocol == flow::TCP && flow::new_connection(f, q, flow::direction(f, sender_b))) {
+				reason = out ? reason : (uint8_t)flow::tcp_end;
+				out = true;
+				cuts = false;
+			}
+		}
+		if (warp::ballot(warp::all, out)) {
+			emit(out && !(flows[out ? *place : 0].bits & flow::empty), *place, reason);
+			if (cuts)
+				flow::cut(&flows[*place]);
+			drop(out && !cuts, *place);
+			if (out && !cuts)
+				*place = nowhere;
+		}
+		uint32_t backs = 0;
+		for (bool wait = on; warp::ballot(warp::all, wait);) {
+			bool opened = insert(wait && *place == nowhere, on, k, hash, q, sender_b, place);
+			// Before anything else is evicted, so that every flow in the table has a packet.
+			bool ready = wait && *place != nowhere, back = false;
+			if (ready) {
+				agp_flow *f = &flows[*place];
+				uint32_t bits = f->bits;
+				back = flow::update(f, &hists[*place], q, sender_b, opened, coalesced, seq);
+				if (opened || ((f->bits ^ bits) & flow::closed)) {
+					uint8_t why;
+					uint32_t when = due_at(flow::deadline(*f, *p, &why));
+					if (opened || when < due[*place])
+						due[*place] = when;
+				}
+				wait = false;
+			}
+			backs += (uint32_t)popc(warp::ballot(warp::all, back));
+		}
+		if (backs && warp::lane() == 0)
+			s->time_steps += backs;
+		warp::sync(warp::all);
+	}
+
+	// insert opens flows for as many of the lanes in need as can have one without getting in each
+	// other's way, and says for which. A lane whose flow had to go is told by its place.
+	AGP_DEVICE_MEMBER bool insert(bool need, bool on, const agp_key &k, uint64_t hash, const agp_packet &q, bool sender_b, uint32_t *place) {
+		if (!warp::ballot(warp::all, need))
+			return false;
+		bool full = false;
+		uint32_t at = need ? room(hash, &full) : nowhere;
+		uint32_t same = warp::match(warp::all, need ? at / AGP_WAYS : 0x80000000u | warp::lane());
+		bool go = need && (uint32_t)ffs(same) == warp::lane();
+		uint32_t evicts = warp::ballot(warp::all, go && full);
+		if (evicts) { // one at a time: the victims of two may be one
+			uint32_t by = (uint32_t)ffs(evicts), gone = warp::shfl(warp::all, at, by);
+			go = go && (!full || warp::lane() == by);
+			emit(warp::lane() == by && !(flows[gone].bits & flow::empty), gone, flow::evicted);
+			drop(warp::lane() == by, gone);
+			if (warp::lane() == 0)
+				s->evicted++;
+			if (on && !need && *place == gone)
+				*place = nowhere;
+		}
+		if (go) {
+			*place = at;
+			tags[at] = tag(hash);
+			flow::open(&flows[at], k, hash, q, sender_b);
+		}
+		uint32_t n = (uint32_t)popc(warp::ballot(warp::all, go));
+		if (warp::lane() == 0) {
+			s->active += n;
+			s->started += n;
+		}
+		warp::sync(warp::all);
+		return go;
+	}
+
+	// tick lets time pass: flows whose deadline is before now end. now is a multiple of a second.
+	AGP_DEVICE_MEMBER void tick(int64_t now) {
+		uint32_t sec = now < 0 ? 0 : now / second_ns < 0xffffffff ? (uint32_t)(now / second_ns) : 0xffffffffu;
+		uint32_t n = (mask + 1) * AGP_WAYS;
+		if (__builtin_expect(s->active == 0, 0))
+			return;
+		for (uint32_t base = 0; base < n; base += AGP_LANES) {
+			uint32_t at = base + warp::lane();
+			bool look = at < n && tags[at] != 0 && due[at] <= sec;
+			if (!warp::ballot(warp::all, look))
+				continue;
+			uint8_t reason = 0;
+			bool out = false, cuts = false;
+			if (look) {
+				const agp_flow &f = flows[at];
+				out = flow::deadline(f, *p, &reason) < now;
+				cuts = out && reason == flow::active && now - f.last_ns <= p->idle_ns;
+			}
+			emit(out && !(flows[out ? at : 0].bits & flow::empty), at, reason);
+			if (cuts)
+				flow::cut(&flows[at]);
+			drop(out && !cuts, at);
+			if (look && (!out || cuts)) {
+				uint8_t why;
+				due[at] = due_at(flow::deadline(flows[at], *p, &why));
+			}
+		}
+	}
+
+	// flush ends every flow. now is the latest time of the whole input: what was due before it
+	// ends for its own reason.
+	AGP_DEVICE_MEMBER void flush(int64_t now) {
+		uint32_t n = (mask + 1) * AGP_WAYS;
+		for (uint32_t base = 0; base < n; base += AGP_LANES) {
+			uint32_t at = base + warp::lane();
+			bool out = at < n && tags[at] != 0;
+			if (!warp::ballot(warp::all, out))
+				continue;
+			uint8_t reason = 0;
+			bool full = false;
+			if (out) {
+				const agp_flow &f = flows[at];
+				if (flow::deadline(f, *p, &reason) >= now && reason != flow::tcp_end)
+					reason = flow::flushed;
+				full = !(f.bits & flow::empty);
+			}
+			emit(full, at, reason);
+			drop(out, at);
+		}
+	}
+};
+
+#endif
