@@ -8,8 +8,10 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/agp-net/telegraf-agp/tests/e2e/telegrafbin"
 	"github.com/agp-net/telegraf-agp/tests/live/rig"
@@ -109,14 +111,25 @@ func TestStoppedEngineWhosePluginWasKilledGivesThePortBack(t *testing.T) {
 			captures(t, h, p, "h0")
 			engine := p.Engine()
 			require.NoError(t, syscall.Kill(engine, syscall.SIGSTOP))
+			t.Cleanup(func() {
+				if t.Failed() {
+					_ = syscall.Kill(engine, syscall.SIGKILL)
+				}
+			})
+			// Orphans come to this process: where they leave the session, the kernel continues them.
+			require.NoError(t, unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
+			t.Cleanup(func() { require.NoError(t, unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)) })
 			p.Kill()
-			// The kernel may continue it by itself when nobody of its session is left.
-			if err := syscall.Kill(engine, syscall.SIGSTOP); err == nil {
-				t.Log("stopped without a plugin")
-			}
+			settle(time.Second)
+			require.True(t, rig.Exists(engine), "it cannot end")
+
 			next := startPlugin(t, h.host, config)
 			captures(t, h, next, "h0")
-			require.False(t, rig.Exists(engine))
+			var how unix.WaitStatus
+			pid, err := unix.Wait4(engine, &how, unix.WNOHANG, nil)
+			require.NoError(t, err)
+			require.Equal(t, engine, pid, "it has ended")
+			require.True(t, how.Exited(), "in order: %v", how)
 			require.NoError(t, next.Stop())
 			h.requireUntouched(t)
 			left, err := filepath.Glob(filepath.Join(filepath.Dir(config), "state", "*"))
