@@ -14,7 +14,9 @@
 // out. XDP, hence divert, sees only what comes in. A rate limit counts what comes
 // in and never takes replies from the bucket. Of several rules that match, the most
 // specific one counts alone. A limit is one token bucket per rule, shared by all
-// CPUs (one compare and swap per frame), with a burst of BurstNs.
+// CPUs (one compare and swap per frame), with a burst of BurstNs. Where a frame passes
+// several interfaces of one Datapath, a limit and a dry run count it at the first one
+// alone; XDP is not part of that.
 //
 // # Whatever is in doubt goes on to the kernel
 //
