@@ -99,6 +99,11 @@ func (t *Table) histograms(f *state, size *[telemetry.SizeBins]uint32, delay *[t
 		copy(size[:], l[:telemetry.SizeBins])
 		copy(delay[:], l[telemetry.SizeBins:])
 	}
+	f.addPending(size, delay)
+}
+
+// addPending adds the bins that are not yet counted.
+func (f *state) addPending(size *[telemetry.SizeBins]uint32, delay *[telemetry.DelayBins]uint32) {
 	sizes, delays := f.pending(f.dir[0].packets + f.dir[1].packets)
 	for _, bin := range sizes {
 		saturatingInc(&size[bin])
@@ -172,8 +177,9 @@ type Endpoints struct {
 }
 
 // Endpoints returns the ends of an active flow.
-func (t *Table) Endpoints(r Ref) Endpoints {
-	f := t.flows.at(uint32(r))
+func (t *Table) Endpoints(r Ref) Endpoints { return t.flows.at(uint32(r)).endpoints() }
+
+func (f *state) endpoints() Endpoints {
 	k := &f.key
 	if f.bits&bitFromB == 0 {
 		return Endpoints{k.A, k.B, k.PortA, k.PortB, k.Protocol, k.IPVersion}

@@ -11,7 +11,14 @@ import (
 // Interface and Outputs are the caller's.
 func (t *Table) Record(r Ref, reason telemetry.EndReason, rec *telemetry.Record) {
 	f := t.flows.at(uint32(r))
-	e := t.Endpoints(r)
+	rec.SizeHist, rec.DelayHist = [telemetry.SizeBins]uint32{}, [telemetry.DelayBins]uint32{}
+	t.histograms(f, &rec.SizeHist, &rec.DelayHist)
+	f.record(reason, rec)
+}
+
+// record fills everything but the histograms.
+func (f *state) record(reason telemetry.EndReason, rec *telemetry.Record) {
+	e := f.endpoints()
 	rec.IPVersion, rec.Protocol = e.IPVersion, e.Protocol
 	rec.Src, rec.Dst, rec.SrcPort, rec.DstPort = e.Src, e.Dst, e.SrcPort, e.DstPort
 	rec.VLANID, rec.TunnelID = f.key.VLAN, f.key.Tunnel
@@ -20,8 +27,6 @@ func (t *Table) Record(r Ref, reason telemetry.EndReason, rec *telemetry.Record)
 	for d := range rec.Dir {
 		f.dir[d].fill(&rec.Dir[d])
 	}
-	rec.SizeHist, rec.DelayHist = [telemetry.SizeBins]uint32{}, [telemetry.DelayBins]uint32{}
-	t.histograms(f, &rec.SizeHist, &rec.DelayHist)
 	rec.FirstReplyNs, rec.TCPHandshakeNs = -1, -1
 	if fwd, rev := &f.dir[0], &f.dir[1]; fwd.packets > 0 && rev.packets > 0 && rev.firstNs >= fwd.firstNs {
 		rec.FirstReplyNs = rev.firstNs - fwd.firstNs
