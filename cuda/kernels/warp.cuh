@@ -36,7 +36,10 @@ AGP_DEVICE uint32_t index() { return (blockIdx.x * blockDim.x + threadIdx.x) / 3
 // local is the number of the warp in its block.
 AGP_DEVICE uint32_t local() { return threadIdx.x / 32; }
 
+// sync also orders the memory accesses of its lanes; the others order nothing.
 AGP_DEVICE void sync(uint32_t mask) { __syncwarp(mask); }
+// barrier is for all lanes of all warps of the block that have not returned.
+AGP_DEVICE void barrier() { __syncthreads(); }
 AGP_DEVICE uint32_t ballot(uint32_t mask, bool v) { return __ballot_sync(mask, v); }
 AGP_DEVICE uint32_t shfl(uint32_t mask, uint32_t v, uint32_t from) { return __shfl_sync(mask, v, from); }
 AGP_DEVICE uint64_t shfl(uint32_t mask, uint64_t v, uint32_t from) { return __shfl_sync(mask, (unsigned long long)v, from); }
