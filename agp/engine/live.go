@@ -277,6 +277,9 @@ func (c *capture) divert(l *agppb.Live, policy steer.Policy) error {
 		c.log(agppb.Log_INFO, "divert %s: %d MiB for packet buffers, which takes a while", strings.Join(names, ", "), buffers>>20)
 	}
 	src, err := afxdp.Open(cfg)
+	if errors.Is(err, afxdp.ErrMemory) {
+		return fmt.Errorf("umem_frames = %d: %w", l.GetUmemFrames(), err)
+	}
 	if err != nil {
 		return err
 	}
