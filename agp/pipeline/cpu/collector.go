@@ -5,8 +5,7 @@ import (
 	"sync"
 
 	"github.com/agp-net/telegraf-agp/agp/detect"
-	"github.com/agp-net/telegraf-agp/agp/packet"
-	"github.com/agp-net/telegraf-agp/agp/sketch"
+	"github.com/agp-net/telegraf-agp/agp/pipeline/traffic"
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
 )
 
@@ -17,21 +16,10 @@ type collector struct {
 	in    chan *events
 	lanes []lane
 
-	mu         sync.Mutex
-	detector   *detect.Detector
-	traffic    map[trafficKey]*telemetry.TrafficRow
-	rows       []*telemetry.TrafficRow // in order of appearance
-	records    uint64
-	packets    uint64 // in records
-	alerts     uint64
-	evicted    uint64
-	firstReply *sketch.Quantiles
-	handshake  *sketch.Quantiles
-}
-
-type trafficKey struct {
-	app, class string
-	protocol   uint8
+	mu       sync.Mutex
+	detector *detect.Detector
+	sum      *traffic.Sum
+	alerts   uint64
 }
 
 // lane is what one queue has sent and the collector has not yet acted on.
@@ -42,11 +30,7 @@ type lane struct {
 }
 
 func newCollector(p *Pipeline) (*collector, error) {
-	c := &collector{
-		p: p, in: make(chan *events, 2*p.cfg.Queues), lanes: make([]lane, p.cfg.Queues),
-		traffic:    make(map[trafficKey]*telemetry.TrafficRow),
-		firstReply: sketch.NewQuantiles(), handshake: sketch.NewQuantiles(),
-	}
+	c := &collector{p: p, in: make(chan *events, 2*p.cfg.Queues), lanes: make([]lane, p.cfg.Queues), sum: traffic.New()}
 	c.detector = detect.New(p.cfg.Detect, c.alert)
 	return c, nil
 }
@@ -150,54 +134,7 @@ func (c *collector) alert(a *telemetry.Alert) {
 }
 
 func (c *collector) end(r *telemetry.Record) {
-	fwd, rev := &r.Dir[telemetry.Fwd], &r.Dir[telemetry.Rev]
-	c.records++
-	c.packets += fwd.Packets + rev.Packets
-	if r.EndReason == telemetry.EndEvicted {
-		c.evicted++
-	}
-	t := c.row(r)
-	t.Flows++
-	t.Packets += fwd.Packets + rev.Packets
-	t.Bytes += fwd.WireBytes + rev.WireBytes
-	t.Retransmits += uint64(fwd.Retransmits) + uint64(rev.Retransmits)
-	t.OutOfOrder += uint64(fwd.OutOfOrder) + uint64(rev.OutOfOrder)
-	t.ZeroWindows += uint64(fwd.ZeroWindows) + uint64(rev.ZeroWindows)
-	if r.FirstReplyNs >= 0 {
-		t.FirstReplySumNs += uint64(r.FirstReplyNs)
-		t.FirstReplyCount++
-		c.firstReply.AddUint(uint64(r.FirstReplyNs))
-	}
-	if r.TCPHandshakeNs >= 0 {
-		t.HandshakeSumNs += uint64(r.TCPHandshakeNs)
-		t.HandshakeCount++
-		t.ConnectionsOpen++
-		c.handshake.AddUint(uint64(r.TCPHandshakeNs))
-	} else if r.Protocol == packet.ProtoTCP && fwd.TCPFlags&packet.TCPSyn != 0 &&
-		(rev.Packets == 0 || rev.TCPFlags&(packet.TCPRst|packet.TCPSyn) == packet.TCPRst) {
-		t.ConnectionsFailed++ // refused or never answered
-	}
+	c.sum.Add(r)
 	c.detector.FlowEnd(r)
 	c.p.cfg.Sink.Record(r)
-}
-
-// row finds the traffic row of a record. Labels come from the loaded models, so
-// the number of rows is bounded by their classes and the IP protocols seen.
-func (c *collector) row(r *telemetry.Record) *telemetry.TrafficRow {
-	k := trafficKey{protocol: r.Protocol}
-	for i := range r.Outputs {
-		switch o := &r.Outputs[i]; o.Field {
-		case "app":
-			k.app = o.Label
-		case "class":
-			k.class = o.Label
-		}
-	}
-	t := c.traffic[k]
-	if t == nil {
-		t = &telemetry.TrafficRow{App: k.app, Class: k.class, Protocol: k.protocol}
-		c.traffic[k] = t
-		c.rows = append(c.rows, t)
-	}
-	return t
 }

@@ -17,10 +17,8 @@ func (p *Pipeline) Snapshot(s *telemetry.Snapshot) {
 	c := p.collector
 	c.mu.Lock()
 	e := &s.Engine
-	e.PacketsRecorded, e.Records, e.Alerts, e.Evictions = c.packets, c.records, c.alerts, c.evicted
-	for _, r := range c.rows { // of the same moment: they add up to what is in records
-		s.Traffic = append(s.Traffic, *r)
-	}
+	e.PacketsRecorded, e.Records, e.Alerts, e.Evictions = c.sum.Packets, c.sum.Records, c.alerts, c.sum.Evicted
+	s.Traffic = c.sum.AppendRows(s.Traffic) // of the same moment: they add up to what is in records
 	c.mu.Unlock()
 	e.Source, e.Pipeline = p.cfg.SourceName, "cpu"
 	for _, m := range p.models.Load().Models() {
@@ -90,8 +88,8 @@ func (p *Pipeline) Snapshot(s *telemetry.Snapshot) {
 	defer c.mu.Unlock()
 	e.Suppressed = c.detector.Stats().Suppressed
 	s.Sketches = append(s.Sketches,
-		quantileRow("first_reply_ns", c.firstReply, 0, p.cfg.Sketch.Serialize),
-		quantileRow("tcp_handshake_ns", c.handshake, 0, p.cfg.Sketch.Serialize))
+		quantileRow("first_reply_ns", c.sum.FirstReply, 0, p.cfg.Sketch.Serialize),
+		quantileRow("tcp_handshake_ns", c.sum.Handshake, 0, p.cfg.Sketch.Serialize))
 }
 
 // Progress returns how far the source has been read. Safe from any goroutine.
