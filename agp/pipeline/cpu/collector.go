@@ -5,7 +5,7 @@ import (
 	"sync"
 
 	"github.com/agp-net/telegraf-agp/agp/detect"
-	"github.com/agp-net/telegraf-agp/agp/pipeline/traffic"
+	"github.com/agp-net/telegraf-agp/agp/pipeline/sums"
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
 )
 
@@ -18,7 +18,7 @@ type collector struct {
 
 	mu       sync.Mutex
 	detector *detect.Detector
-	sum      *traffic.Sum
+	sum      *sums.Sum
 	alerts   uint64
 }
 
@@ -30,7 +30,7 @@ type lane struct {
 }
 
 func newCollector(p *Pipeline) (*collector, error) {
-	c := &collector{p: p, in: make(chan *events, 2*p.cfg.Queues), lanes: make([]lane, p.cfg.Queues), sum: traffic.New()}
+	c := &collector{p: p, in: make(chan *events, 2*p.cfg.Queues), lanes: make([]lane, p.cfg.Queues), sum: sums.New()}
 	c.detector = detect.New(p.cfg.Detect, c.alert)
 	return c, nil
 }

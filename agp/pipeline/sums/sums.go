@@ -1,9 +1,9 @@
-// Package traffic sums records up: the rows of agp_traffic and the quantiles of first reply
+// Package sums adds records up: the rows of agp_traffic and the quantiles of first reply
 // and handshake times.
 //
 // It owns its counters, starts no goroutine and reads no clock; a Sum belongs to one goroutine
 // or to the lock of its user. Lengths are bytes, times ns.
-package traffic
+package sums
 
 import (
 	"github.com/agp-net/telegraf-agp/agp/packet"
