@@ -266,6 +266,34 @@ func TestARuleAppliesOnceToAFrameThatPassesSeveralInterfaces(t *testing.T) {
 	}
 }
 
+func TestADryRunCountsOnceWhatIsSentOverABridgeAndItsPort(t *testing.T) {
+	v := newVeth(t, 0)
+	require.NoError(t, v.b.Bridge("br0", "eth1"))
+	d := load(t, Config{})
+	for _, h := range []string{"br0", "eth1"} {
+		require.NoError(t, v.b.Do(func() error { _, err := d.AttachMirror(index(t, v.b, h), false); return err }))
+	}
+	rule := block("192.0.2.1/32")
+	rule.DryRun = true
+	require.NoError(t, d.Add([]Rule{rule}))
+	out := udp(t, "198.51.100.1:2", "192.0.2.1:1")
+	release, err := netns.Pin(0)
+	require.NoError(t, err)
+	defer release()
+	require.Eventually(t, func() bool { // a bridge forwards some time after it has its port
+		before := count(t, d).Seen().Frames
+		sendQueued(t, v.b, index(t, v.b, "br0"), out)
+		return count(t, d).Seen().Frames == before+2
+	}, 5*time.Second, time.Millisecond)
+	before := count(t, d)
+	for range 10 {
+		sendQueued(t, v.b, index(t, v.b, "br0"), out)
+	}
+	after := count(t, d)
+	require.EqualValues(t, 20, after.Seen().Frames-before.Seen().Frames)
+	require.EqualValues(t, 10, after.WouldBlock.Frames-before.WouldBlock.Frames)
+}
+
 // watcher is a program of somebody else: it counts and passes.
 func watcher(t *testing.T, typ ebpf.ProgramType, verdict int32) (*ebpf.Program, func() uint64) {
 	t.Helper()
