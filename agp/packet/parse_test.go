@@ -7,12 +7,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestNonIPFramesAreCountedByKind(t *testing.T) {
-	for _, c := range []struct {
-		want Verdict
-		link LinkType
-		text string
-	}{
+// A counted frame is in no flow, for the reason given.
+type counted struct {
+	want Verdict
+	link LinkType
+	text string
+}
+
+func nonIPFrames() []counted {
+	return []counted{
 		{NonIPARP, LinkEthernet, macs + "08 06 00 01"},
 		{NonIPARP, LinkEthernet, macs + "81 00 00 05 08 06 00 01"},
 		{NonIPARP, LinkEthernet, macs + "80 35 00 01"},
@@ -52,19 +55,19 @@ func TestNonIPFramesAreCountedByKind(t *testing.T) {
 		{NonIP80211, LinkIEEE80211, "48 01 00 00" + strings.Repeat("02", 20)},
 		{NonIP80211, LinkIEEE80211, "08 01 00 00" + strings.Repeat("02", 18) + "01 00" + snap + "08 00"},
 		{NonIP80211Encrypted, LinkRadiotap, "00 00 08 00 00 00 00 00 08 41 00 00" + strings.Repeat("02", 20)},
-	} {
+	}
+}
+
+func TestNonIPFramesAreCountedByKind(t *testing.T) {
+	for _, c := range nonIPFrames() {
 		require.Equal(t, c.want.String(), checkInvariants(t, Decap{}, c.link, unhex(c.text), 0).String(), c.text)
 		require.True(t, c.want.NonIP())
 	}
 }
 
-func TestBadHeadersAreCountedByReason(t *testing.T) {
+func badFrames() []counted {
 	rest4 := " 00 07 00 00 40 11 00 00 0a 00 00 01 0a 00 00 02 14 e9 00 35 00 0b 00 00 61 62 63"
-	for _, c := range []struct {
-		want Verdict
-		link LinkType
-		text string
-	}{
+	return []counted{
 		{EmptyFrame, LinkEthernet, ""},
 		{UnknownLinkType, 147, "45 00"},
 		{TruncatedL2, LinkEthernet, "00 00 00"},
@@ -94,7 +97,11 @@ func TestBadHeadersAreCountedByReason(t *testing.T) {
 		{TruncatedL2, LinkAVS, "80 21 10 01 ff ff ff ff"},
 		{TooManyHeaders, LinkEthernet, macs + strings.Repeat("81 00 00 05", 20) + "08 00" + udp4},
 		{TooManyHeaders, LinkEthernet, macs + "88 47" + strings.Repeat("00 01 00 40", 20)},
-	} {
+	}
+}
+
+func TestBadHeadersAreCountedByReason(t *testing.T) {
+	for _, c := range badFrames() {
 		require.Equal(t, c.want.String(), checkInvariants(t, Decap{}, c.link, unhex(c.text), 0).String(), c.text)
 		require.False(t, c.want.NonIP())
 	}

@@ -55,7 +55,7 @@ enum verdict : uint8_t {
 	NON_IP_OTHER,
 	VERDICTS,
 };
-static_assert(VERDICTS <= AGP_VERDICTS, "a ring counts every verdict");
+static_assert((int)VERDICTS <= (int)AGP_VERDICTS, "a ring counts every verdict");
 
 // Link types, https://www.tcpdump.org/linktypes.html.
 enum : uint32_t {
@@ -1011,7 +1011,7 @@ AGP_OUTLINE uint8_t slow(uint32_t link, view f, uint32_t wire_len, uint32_t deca
 	reader r;
 	r.f = f;
 	r.off = 0;
-	r.lim = wire_len < MAX_WIRE ? (int32_t)wire_len : MAX_WIRE;
+	r.lim = wire_len < MAX_WIRE ? (int32_t)wire_len : (int32_t)MAX_WIRE;
 	r.kind = 0;
 	r.decap = decap;
 	r.tunnels = 0;
@@ -1104,7 +1104,7 @@ AGP_DEVICE bool quick(const view &f, uint32_t wire_len, uint32_t decap, agp_pack
 	}
 	uint32_t w1 = word(at + 4), w2 = word(at + 8);
 	uint32_t l3_off = (uint32_t)(at - f.head) + 2;
-	int32_t wire = (int32_t)((wire_len < MAX_WIRE ? wire_len : MAX_WIRE) - l3_off);
+	int32_t wire = (wire_len < MAX_WIRE ? (int32_t)wire_len : (int32_t)MAX_WIRE) - (int32_t)l3_off;
 	int32_t hdr, l3;
 	uint32_t protocol, version, id = 0;
 	uint64_t src0, src1 = 0, dst0, dst1 = 0;
