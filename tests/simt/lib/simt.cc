@@ -490,10 +490,6 @@ void *shared(const void *tag, size_t size) {
 	block &b = *w.in;
 	while (__atomic_exchange_n(&b.lock, 1, __ATOMIC_ACQUIRE)) {
 	}
-	if (!b.memory) {
-		b.memory = (char *)aligned_alloc(128, SHARED);
-		memset(b.memory, 0xa5, SHARED);
-	}
 	uint32_t i = 0;
 	while (i < b.arrays && b.tags[i] != tag) i++;
 	if (i == b.arrays) {
@@ -672,6 +668,8 @@ int simt_launch(const char *name, uint32_t blocks, uint32_t warps, const void *p
 		block &b = l->block_list[i];
 		init(b.mutex, b.cond);
 		b.warps = warps;
+		b.memory = (char *)aligned_alloc(128, SHARED);
+		memset(b.memory, 0xa5, SHARED);
 	}
 
 	// Signals are for the program that this is part of, not for threads that it does not know.

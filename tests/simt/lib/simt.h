@@ -65,7 +65,7 @@ void pause(uint32_t ns);
 void touch();
 
 // What ThreadSanitizer is told of relaxed accesses and fences; nothing without it.
-#ifdef __SANITIZE_THREAD__
+#if defined(__SANITIZE_THREAD__) || defined(SIMT_TSAN)
 void loaded(uint64_t p);
 void storing(uint64_t p);
 void acquire();
