@@ -19,13 +19,14 @@ type Opcode uint8
 
 // Opcodes.
 const (
-	OpReq       Opcode = 0  // a send WQE is done
-	OpRespSend  Opcode = 2  // a frame has been received
-	OpNoPacket  Opcode = 6  // in the relay's rings: time has passed
-	OpReqErr    Opcode = 13 // error of a send queue
-	OpRespErr   Opcode = 14 // error of a receive queue
-	OpInvalid   Opcode = 15
-	opcodeShift        = 4
+	OpReq         Opcode = 0  // a send WQE is done
+	OpRespSend    Opcode = 2  // a frame has been received
+	OpRespSendInv Opcode = 4  // 2 to 4 are kinds of receiving
+	OpNoPacket    Opcode = 6  // in the relay's rings: time has passed
+	OpReqErr      Opcode = 13 // error of a send queue
+	OpRespErr     Opcode = 14 // error of a receive queue
+	OpInvalid     Opcode = 15
+	opcodeShift          = 4
 )
 
 // Format of a CQE: bits 3:2 of op_own.

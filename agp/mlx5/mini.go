@@ -114,7 +114,7 @@ func CompressEnhanced(b []byte, validity uint8, list []CQE) {
 		m.Encode(raw[i*MiniCQESize:], MiniHash)
 	}
 	raw[CQESignatureOffset] = validity
-	raw[CQEOpOwnOffset] = uint8(len(list)-1)<<4 | FormatCompressed<<formatShift
+	raw[CQEOpOwnOffset] = uint8(len(list)-1)<<4 | FormatCompressed<<formatShift | validity&OwnerMask
 	WriteCQE(b, &raw)
 }
 

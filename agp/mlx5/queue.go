@@ -186,3 +186,27 @@ func (q *Queue) Slot(index uint64) []byte {
 	i := index & (1<<q.LogRQ - 1) * n
 	return q.Payload[i : i+n : i+n]
 }
+
+// State of a receive or send queue.
+type State uint8
+
+// States. A queue goes from StateRST to StateRDY, from any to StateERR, and from that back to
+// StateRST, in which its indices are 0.
+const (
+	StateRST State = 0
+	StateRDY State = 1
+	StateERR State = 3
+)
+
+// String is the state's name.
+func (s State) String() string {
+	switch s {
+	case StateRST:
+		return "RST"
+	case StateRDY:
+		return "RDY"
+	case StateERR:
+		return "ERR"
+	}
+	return "invalid"
+}
