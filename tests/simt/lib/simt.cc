@@ -44,8 +44,7 @@ struct lane {
 	const char *file;
 	int line;
 	operation op;
-	uint32_t mask, arg;
-	uint64_t value, result;
+	uint32_t mask;
 	char *stack; // lowest address
 #ifdef SIMT_ASAN
 	void *fake;
@@ -93,6 +92,13 @@ struct warp_state {
 	void *fiber;
 	char meet[LANES], done;
 #endif
+	uint32_t whole; // lanes that wait in a collective of all lanes, and in which
+	operation whole_op;
+	int whole_line;
+	const char *whole_file;
+	alignas(64) uint64_t value[LANES];
+	uint64_t result[LANES];
+	uint32_t arg[LANES];
 	lane lanes[LANES];
 };
 
@@ -377,10 +383,17 @@ static void merge(warp_state &w, uint32_t mask, bool block) {
 }
 #endif
 
-// complete computes the results of a collective to which all lanes of the mask have come.
-static inline void complete(warp_state &w, operation op, uint32_t mask) {
-	lane *const l = w.lanes;
+// source is the lane whose value a shuffle gives to lane i.
+static inline uint32_t source(warp_state &w, operation op, uint32_t i) {
+	if (op == SHFL) return w.arg[i] & 31;
+	return w.arg[i] > i ? i : i - w.arg[i];
+}
+
+// complete computes the results of a collective to which all lanes of the mask have come. EACH
+// is over the lanes of the mask: a loop of known length is one of vectors.
+template <bool ALL> static inline void complete(warp_state &w, operation op, uint32_t mask) {
 	uint64_t v = 0;
+#define EACH(i) for (uint32_t m = ALL ? 0 : mask, i = ALL ? 0 : __builtin_ctz(m); ALL ? i < LANES : m != 0; ALL ? (void)i++ : (void)(m &= m - 1, i = m ? __builtin_ctz(m) : 0))
 	switch (op) {
 	case SYNC:
 #ifdef SIMT_TSAN
@@ -395,38 +408,38 @@ static inline void complete(warp_state &w, operation op, uint32_t mask) {
 #endif
 		return;
 	case BALLOT:
-		for (uint32_t m = mask; m; m &= m - 1) v |= l[__builtin_ctz(m)].value << __builtin_ctz(m);
+		EACH(i) v |= w.value[i] << i;
 		break;
 	case ADD:
-		for (uint32_t m = mask; m; m &= m - 1) v += l[__builtin_ctz(m)].value;
+		EACH(i) v += w.value[i];
 		break;
 	case MAX:
-		for (uint32_t m = mask; m; m &= m - 1) v = l[__builtin_ctz(m)].value > v ? l[__builtin_ctz(m)].value : v;
+		EACH(i) v = w.value[i] > v ? w.value[i] : v;
 		break;
 	case MIN:
 		v = ~0ull;
-		for (uint32_t m = mask; m; m &= m - 1) v = l[__builtin_ctz(m)].value < v ? l[__builtin_ctz(m)].value : v;
+		EACH(i) v = w.value[i] < v ? w.value[i] : v;
 		break;
 	case SHFL:
 	case SHFL_UP:
-		for (uint32_t m = mask; m; m &= m - 1) {
-			uint32_t i = __builtin_ctz(m), from = op == SHFL ? l[i].arg & 31 : l[i].arg > i ? i : i - l[i].arg;
-			if (!(mask >> from & 1)) misuse(w, "a value from a lane outside the mask", i, from);
-			l[i].result = l[from].value;
+		EACH(i) {
+			uint32_t from = source(w, op, i);
+			if (!ALL && !(mask >> from & 1)) misuse(w, "a value from a lane outside the mask", i, from);
+			w.result[i] = w.value[from];
 		}
 		return;
 	case MATCH:
 		for (uint32_t left = mask; left;) {
-			uint64_t value = l[__builtin_ctz(left)].value;
+			uint64_t value = w.value[__builtin_ctz(left)];
 			uint32_t same = 0;
-			for (uint32_t m = left; m; m &= m - 1)
-				if (l[__builtin_ctz(m)].value == value) same |= m & -m;
-			for (uint32_t m = same; m; m &= m - 1) l[__builtin_ctz(m)].result = same;
+			EACH(i) same |= (uint32_t)(w.value[i] == value) << i;
+			for (uint32_t m = same; m; m &= m - 1) w.result[__builtin_ctz(m)] = same;
 			left &= ~same;
 		}
 		return;
 	}
-	for (uint32_t m = mask; m; m &= m - 1) l[__builtin_ctz(m)].result = v;
+	EACH(i) w.result[i] = v;
+#undef EACH
 }
 
 // complete_if completes the collective that lane me has come to, if it is the last. A lane may
@@ -441,9 +454,28 @@ static inline void complete_if(warp_state &w, uint32_t me) {
 		lane &o = w.lanes[__builtin_ctz(m)];
 		if (o.op != l.op || o.line != l.line || (o.file != l.file && strcmp(o.file, l.file))) misuse(w, "lanes of one mask at different collectives", me, __builtin_ctz(m));
 	}
-	complete(w, l.op, mask);
+	complete<false>(w, l.op, mask);
 	w.waiting &= ~mask;
 	w.runnable |= mask;
+}
+
+// whole is complete_if for a mask of all lanes, which is what most have.
+static inline void whole(warp_state &w, uint32_t me) {
+	lane &l = w.lanes[me];
+	if (w.whole++ == 0) {
+		w.whole_op = l.op;
+		w.whole_line = l.line;
+		w.whole_file = l.file;
+	} else if (w.whole_op != l.op || w.whole_line != l.line || (w.whole_file != l.file && strcmp(w.whole_file, l.file))) {
+		uint32_t other = 0;
+		while (other == me || !(w.waiting >> other & 1) || w.lanes[other].mask != warp::all) other++;
+		misuse(w, "lanes of one mask at different collectives", me, other);
+	}
+	if (w.whole < LANES) return;
+	w.whole = 0;
+	complete<true>(w, l.op, warp::all);
+	w.waiting = 0;
+	w.runnable = warp::all;
 }
 
 uint64_t collective(operation op, uint32_t mask, uint64_t value, uint32_t arg, const char *file, int line) {
@@ -452,10 +484,10 @@ uint64_t collective(operation op, uint32_t mask, uint64_t value, uint32_t arg, c
 	lane &l = w.lanes[me];
 	l.op = op;
 	l.mask = mask;
-	l.value = value;
-	l.arg = arg;
 	l.file = file;
 	l.line = line;
+	w.value[me] = value;
+	w.arg[me] = arg;
 	if (__builtin_expect(!(mask & bit), 0)) misuse(w, "a mask without its caller", me, me);
 	if (__builtin_expect(mask & ~w.live, 0)) misuse(w, "a lane of the mask has returned", me, __builtin_ctz(mask & ~w.live));
 #ifdef SIMT_TSAN
@@ -463,9 +495,10 @@ uint64_t collective(operation op, uint32_t mask, uint64_t value, uint32_t arg, c
 #endif
 	w.runnable &= ~bit;
 	w.waiting |= bit;
-	complete_if(w, me);
+	if (mask == warp::all) whole(w, me);
+	else complete_if(w, me);
 	next(w);
-	return l.result;
+	return w.result[me];
 }
 
 void pause(uint32_t ns) {
@@ -663,7 +696,8 @@ int simt_launch(const char *name, uint32_t blocks, uint32_t warps, const void *p
 	memcpy(l->params, params, size);
 	init(l->mutex, l->cond);
 	l->block_list = (block *)calloc(blocks, sizeof(block));
-	l->warp_list = (warp_state *)calloc((size_t)blocks * warps, sizeof(warp_state));
+	l->warp_list = (warp_state *)aligned_alloc(64, (size_t)blocks * warps * sizeof(warp_state));
+	memset(l->warp_list, 0, (size_t)blocks * warps * sizeof(warp_state));
 	for (uint32_t i = 0; i < blocks; i++) {
 		block &b = l->block_list[i];
 		init(b.mutex, b.cond);
