@@ -23,7 +23,7 @@ struct view {
 namespace packet {
 
 // Verdicts are packet.Verdict.
-enum verdict : uint8_t {
+enum verdict : uint32_t {
 	OK,
 	EMPTY_FRAME,
 	UNKNOWN_LINK_TYPE,
@@ -152,7 +152,7 @@ AGP_DEVICE int32_t most(int32_t a, int32_t b) { return a > b ? a : b; }
 AGP_DEVICE bool non_ip(uint32_t v) { return v >= NON_IP_ARP && v < VERDICTS; }
 
 // A step names the header that is next, DONE says that the verdict is known.
-enum step : uint8_t { DONE, ETHER, KIND, LLC, MPLS, PPPOE, PPP, CISCO_HDLC, WIFI, AVS, RAW, IPV4, IPV6, UPPER };
+enum step : uint32_t { DONE, ETHER, KIND, LLC, MPLS, PPPOE, PPP, CISCO_HDLC, WIFI, AVS, RAW, IPV4, IPV6, UPPER };
 
 // reader is a place in a frame, and what has been read up to there.
 struct reader {
@@ -179,13 +179,14 @@ AGP_DEVICE step go(reader &r, int32_t n, step next) {
 
 // left is how many captured bytes are not read yet; all reads below stay within them.
 AGP_DEVICE int32_t left(const reader &r) { return (int32_t)r.f.len - r.off; }
-AGP_DEVICE uint32_t u8(const reader &r, int32_t i) {
-	uint32_t at = (uint32_t)(r.off + i);
-	return at < r.f.have ? r.f.head[at] : sys::load8(r.f.rest + at);
-}
-AGP_DEVICE uint32_t be16(const reader &r, int32_t i) { return u8(r, i) << 8 | u8(r, i + 1); }
-AGP_DEVICE uint32_t le16(const reader &r, int32_t i) { return u8(r, i) | u8(r, i + 1) << 8; }
-AGP_OUTLINE uint32_t le32(const reader &r, int32_t i) { return le16(r, i) | le16(r, i + 2) << 16; }
+AGP_DEVICE uint32_t byte(const view &f, uint32_t at) { return at < f.have ? f.head[at] : sys::load8(f.rest + at); }
+AGP_OUTLINE uint32_t bytes1(view f, uint32_t at) { return byte(f, at); }
+AGP_OUTLINE uint32_t bytes2(view f, uint32_t at) { return byte(f, at) | byte(f, at + 1) << 8; }
+AGP_OUTLINE uint32_t bytes4(view f, uint32_t at) { return byte(f, at) | byte(f, at + 1) << 8 | byte(f, at + 2) << 16 | byte(f, at + 3) << 24; }
+AGP_DEVICE uint32_t u8(const reader &r, int32_t i) { return bytes1(r.f, (uint32_t)(r.off + i)); }
+AGP_DEVICE uint32_t le16(const reader &r, int32_t i) { return bytes2(r.f, (uint32_t)(r.off + i)); }
+AGP_DEVICE uint32_t be16(const reader &r, int32_t i) { return swap32(le16(r, i)) >> 16; }
+AGP_DEVICE uint32_t le32(const reader &r, int32_t i) { return bytes4(r.f, (uint32_t)(r.off + i)); }
 AGP_DEVICE uint32_t be32(const reader &r, int32_t i) { return swap32(le32(r, i)); }
 AGP_DEVICE uint64_t le64(const reader &r, int32_t i) { return (uint64_t)le32(r, i + 4) << 32 | le32(r, i); }
 
@@ -1095,15 +1096,15 @@ AGP_DEVICE bool tunnel_port(uint32_t port) {
 AGP_DEVICE bool quick(const view &f, uint32_t wire_len, uint32_t decap, agp_packet *out) {
 	if (f.have < ETHER_HEADER + IPV4_HEADER + UDP_HEADER)
 		return false;
-	const uint8_t *at = f.head + 12; // the word before the IP header's third byte
-	uint32_t w0 = word(at), vlan = 0;
+	uint32_t l3_off = ETHER_HEADER, vlan = 0;
+	uint32_t w0 = word(f.head + 12); // Ethernet type, and first bytes of the IP header
 	if ((w0 & 0xffff) == 0x0081) {
 		vlan = high16(w0) & 0xfff;
-		at += 4;
-		w0 = word(at);
+		l3_off += 4;
+		w0 = word(f.head + 16);
 	}
+	const uint8_t *at = f.head + (l3_off - 2);
 	uint32_t w1 = word(at + 4), w2 = word(at + 8);
-	uint32_t l3_off = (uint32_t)(at - f.head) + 2;
 	int32_t wire = (wire_len < MAX_WIRE ? (int32_t)wire_len : (int32_t)MAX_WIRE) - (int32_t)l3_off;
 	int32_t hdr, l3;
 	uint32_t protocol, version, id = 0;
