@@ -44,7 +44,7 @@ func (c *collector) run() {
 		c.mu.Unlock()
 	}
 	c.mu.Lock()
-	c.detector.Flush(c.p.nowNs)
+	c.detector.Flush(c.p.clock.NowNs)
 	c.mu.Unlock()
 }
 

@@ -56,10 +56,6 @@ type Config struct {
 	Now func() int64
 }
 
-// clockBackNs is how far packet times may run behind the capture clock before
-// the clock follows them back (joined captures, interfaces with clocks of their own).
-const clockBackNs = int64(60e9)
-
 // work is one batch on its way through all workers.
 type work struct {
 	batch   source.Batch
@@ -98,8 +94,7 @@ type Pipeline struct {
 	balance func(*spread) []move
 
 	seq   uint64 // packets that got into flows so far
-	step  int64  // capture clock in flow.TickNs
-	nowNs int64  // capture clock
+	clock flow.Clock
 
 	mu          sync.Mutex // guards seen and sourceStats
 	seen        dispatched
@@ -109,13 +104,12 @@ type Pipeline struct {
 
 // dispatched are the dispatcher's counters.
 type dispatched struct {
-	frames     uint64
-	drops      [packet.NumVerdicts]uint64
-	badLength  uint64
-	clockBacks uint64
-	skew       float64
-	moved      uint64
-	nowNs      int64
+	frames    uint64
+	drops     [packet.NumVerdicts]uint64
+	badLength uint64
+	skew      float64
+	moved     uint64
+	clock     flow.Clock
 }
 
 const fragmentDatagrams = 4096
@@ -241,8 +235,8 @@ func (p *Pipeline) dispatch() error {
 			w.flush = true
 			p.seq++ // the end has a number of its own
 		}
-		w.seq, w.nowNs = p.seq, p.nowNs
-		p.local.nowNs = p.nowNs
+		w.seq, w.nowNs = p.seq, p.clock.NowNs
+		p.local.clock = p.clock
 		p.mu.Lock()
 		p.seen = p.local
 		if batches%statsEvery == 0 || len(w.ticks) > 0 || err != nil {
@@ -300,16 +294,8 @@ func (p *Pipeline) take(w *work, i int) {
 
 // pass moves the capture clock to ts before packet i of w.
 func (p *Pipeline) pass(w *work, ts int64, i int) {
-	if ts < p.nowNs {
-		if ts > p.nowNs-clockBackNs {
-			return
-		}
-		p.local.clockBacks++
-	}
-	p.nowNs = ts
-	if step := ts / flow.TickNs; step != p.step {
-		p.step = step
-		w.ticks = append(w.ticks, tick{before: i, seq: p.seq, ns: step * flow.TickNs})
+	if ns, due := p.clock.Pass(ts); due {
+		w.ticks = append(w.ticks, tick{before: i, seq: p.seq, ns: ns})
 		p.spread.due = len(p.workers) > 1
 	}
 }

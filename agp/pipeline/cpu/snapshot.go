@@ -50,7 +50,7 @@ func (p *Pipeline) Snapshot(s *telemetry.Snapshot) {
 	p.mu.Lock()
 	seen, src := p.seen, p.sourceStats
 	p.mu.Unlock()
-	s.TimeNs = seen.nowNs
+	s.TimeNs = seen.clock.NowNs
 	e.PacketsSeen, e.QueueSkew, e.MovedBuckets = seen.frames, seen.skew, seen.moved
 	e.Drops, e.Errors = map[string]uint64{}, map[string]uint64{}
 	for v, n := range seen.drops {
@@ -61,8 +61,8 @@ func (p *Pipeline) Snapshot(s *telemetry.Snapshot) {
 	if seen.badLength > 0 {
 		e.Errors["bad_ip_length_clamped"] = seen.badLength
 	}
-	if seen.clockBacks > 0 {
-		e.Errors["clock_back"] = seen.clockBacks
+	if seen.clock.Backs > 0 {
+		e.Errors["clock_back"] = seen.clock.Backs
 	}
 	// A frame that the source knew of and could not deliver was seen and dropped.
 	for reason, n := range src.Dropped {
