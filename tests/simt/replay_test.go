@@ -1,0 +1,91 @@
+package simt
+
+import (
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/agp-net/telegraf-agp/agp/flow"
+	"github.com/agp-net/telegraf-agp/agp/packet"
+	"github.com/agp-net/telegraf-agp/agp/source"
+	"github.com/agp-net/telegraf-agp/tests/traffic"
+)
+
+var links = []packet.LinkType{packet.LinkEthernet, packet.LinkRaw, packet.LinkLinuxSLL, packet.LinkLinuxSLL2, packet.LinkNull, packet.LinkLoop, packet.LinkPPP, packet.LinkPPPoE, packet.LinkATMRFC1483, packet.LinkFDDI, packet.LinkIEEE80211, packet.LinkRadiotap, packet.LinkPPI, packet.LinkPrism, packet.LinkAVS, packet.LinkCiscoHDLC, packet.LinkPFLog, 7777}
+
+// feed adds frames of a profile: every third is damaged or cut, has another link type, was joined
+// from several, or comes at a time before others.
+func feed(t *testing.T, r *Replay, seed uint64, packets int) {
+	t.Helper()
+	rnd := rand.New(rand.NewPCG(seed, 1))
+	c := traffic.Bench(seed, packets, packets/20)
+	n := 0
+	require.NoError(t, c.Each(func(f traffic.Frame) error {
+		if n++; n > packets {
+			return nil
+		}
+		out := source.Frame{Data: f.Data, WireLen: uint32(len(f.Data)), TimestampNs: f.TimestampNs, LinkType: packet.LinkEthernet, Side: uint8(rnd.IntN(4))}
+		switch rnd.IntN(18) {
+		case 0:
+			out.Data = slices.Clone(f.Data)
+			for range 1 + rnd.IntN(8) {
+				out.Data[rnd.IntN(min(len(out.Data), 80))] = byte(rnd.Uint32())
+			}
+		case 1:
+			out.Data = out.Data[:rnd.IntN(len(out.Data)+1)]
+		case 2:
+			out.LinkType = links[rnd.IntN(len(links))]
+		case 3:
+			out.SegmentSize = uint16(rnd.IntN(1500))
+		case 4:
+			out.TimestampNs += rnd.Int64N(4e9) - 2e9
+		case 5: // a fragment
+			out.Data = slices.Clone(f.Data)
+			out.Data[20], out.Data[21] = byte(rnd.IntN(2))<<5, byte(rnd.IntN(2))*20
+			out.Data[18], out.Data[19] = 0, byte(rnd.IntN(8))
+		}
+		r.Add(&out)
+		return nil
+	}))
+}
+
+// TestKernelIsCleanUnderSanitizers: addresses, undefined behaviour and data races, for whole
+// batches and single packets, one ring and several, small tables and record rings, with the same
+// records as without a sanitizer and in every order of lanes.
+func TestKernelIsCleanUnderSanitizers(t *testing.T) {
+	everything := packet.Decap{VXLAN: true, GRE: true, Geneve: true, GTPU: true}
+	for _, c := range []struct {
+		name    string
+		replay  Replay
+		packets int
+	}{
+		{"one ring", Replay{}, 6000},
+		{"three rings, small tables", Replay{Rings: 3, LogBuckets: 2, LogRecords: 12, Decap: everything, Flow: flow.Config{Key: flow.KeyOptions{VLAN: true, Tunnel: true}}}, 4000},
+		{"two warps in a block, batches of 5", Replay{Rings: 2, Warps: 2, Batch: 5, LogRQ: 4, Flow: flow.Config{IdleNs: 2e9, ActiveNs: 5e9}}, 3000},
+		{"single packets", Replay{Batch: 1, Pitch: 128}, 1500},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := &c.replay
+			feed(t, r, 7, c.packets)
+			ctx := deadline(t)
+			r.Order = 1
+			want, err := r.Run(ctx, t.TempDir(), Plain)
+			require.NoError(t, err)
+			require.NotEmpty(t, want.Records)
+			for _, line := range want.Rings {
+				require.Contains(t, line, "status 3 ") // all flows have ended
+				require.Contains(t, line, " lost 0 ")
+			}
+			for order, s := range []Sanitizer{Plain, Plain, Plain, Address, Thread} {
+				r.Order = uint64(10 + order)
+				got, err := r.Run(ctx, t.TempDir(), s)
+				require.NoError(t, err)
+				require.Equal(t, want.Rings, got.Rings, "%s, order %d", s, r.Order)
+				require.Equal(t, strings.Join(want.Records, "\n"), strings.Join(got.Records, "\n"), "%s, order %d", s, r.Order)
+			}
+		})
+	}
+}
