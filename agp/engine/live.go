@@ -442,7 +442,7 @@ func (c *capture) Close() error {
 		return nil
 	}
 	if c.watch != nil {
-		c.watch()
+		defer c.watch() // it tells a port where its interface has gone
 	}
 	var errs []error
 	if c.src != nil {

@@ -188,6 +188,27 @@ func TestInterfaceThatIsRemovedAndAddedAgain(t *testing.T) {
 	}
 }
 
+// It keeps there what was changed for the engine, which can undo nothing in another namespace.
+func TestInterfaceThatIsMovedToAnotherNamespaceAndBackIsPutBack(t *testing.T) {
+	for _, kind := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			h := newHost(t, 2, 0)
+			other := netns.Test(t)
+			p := startPlugin(t, h.host, pluginConfig(t, kind, "", "    xdp_mode = \"generic\"\n", "h0"))
+			attached(t, h.host, "h0")
+			captures(t, h, p, "h0")
+			require.NoError(t, h.host.Move("h0", other))
+			complaint(t, p, "h0")
+			require.NoError(t, other.Move("h0", h.host))
+			require.NoError(t, h.host.Up("h0"))
+			attached(t, h.host, "h0")
+			captures(t, h, p, "h0")
+			require.NoError(t, p.Stop())
+			h.requireUntouched(t)
+		})
+	}
+}
+
 // A macvlan has no XDP of its own driver.
 func TestDriverWithoutXDPIsRefusedOrReplacedByGenericMode(t *testing.T) {
 	h := newHost(t, 2, 0)

@@ -237,6 +237,11 @@ func (n *NS) Rename(name, to string) error {
 	return n.with(name, func(l netlink.Link) error { return n.nl.LinkSetName(l, to) })
 }
 
+// Move moves an interface to another namespace, where it is down.
+func (n *NS) Move(name string, to *NS) error {
+	return n.with(name, func(l netlink.Link) error { return n.nl.LinkSetNsFd(l, int(to.handle)) })
+}
+
 // Addr gives an interface an address. With the first of IPv6 it is able to say what
 // that needs.
 func (n *NS) Addr(name string, prefix netip.Prefix) error {

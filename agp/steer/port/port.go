@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/agp-net/telegraf-agp/agp/steer/ethtool"
 )
@@ -83,7 +84,8 @@ type Port struct {
 	promisc  io.Closer
 	closed   bool
 
-	moved atomic.Bool // to another network namespace; Watch says so
+	left  chan struct{} // closed when Watch knows that the interface has left the namespace; nil: not watched
+	moved atomic.Bool   // to another namespace; written before left is closed
 }
 
 // Open takes an interface for this process and puts back what an earlier one left
@@ -261,7 +263,7 @@ func (p *Port) restore() (Report, error) {
 		rep.Absent, rerr = true, nil
 		switch {
 		case p.link.physical():
-		case p.moved.Load():
+		case p.hasMoved():
 			p.j.Moved = true
 			rerr = p.st.write(p.path, p.j)
 		default:
@@ -272,6 +274,23 @@ func (p *Port) restore() (Report, error) {
 		p.j = nil
 	}
 	return rep, errors.Join(err, rerr)
+}
+
+// leaveLimit is how long the kernel may take to say where an interface has gone that others
+// have noticed to be gone.
+const leaveLimit = time.Second
+
+// hasMoved says whether an interface that is gone is in another network namespace. Only
+// who watches it knows.
+func (p *Port) hasMoved() bool {
+	if p.left == nil {
+		return false
+	}
+	select {
+	case <-p.left:
+	case <-time.After(leaveLimit):
+	}
+	return p.moved.Load()
 }
 
 // Close restores the port and gives it up. If that fails, the journal stays for

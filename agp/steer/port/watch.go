@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/mdlayher/netlink"
@@ -41,7 +42,20 @@ type Event struct {
 
 // Watch reports what happens to the interface of this port from now on; see Watch.
 func (p *Port) Watch(ctx context.Context) (<-chan Event, error) {
-	return watch(ctx, p.link.Name, p.link.Index, dialLinks, func() { p.moved.Store(true) })
+	left := make(chan struct{})
+	var once sync.Once
+	events, err := watch(ctx, p.link.Name, p.link.Index, dialLinks, func(moved bool) {
+		once.Do(func() {
+			p.moved.Store(moved)
+			close(left)
+		})
+	})
+	if err == nil {
+		p.mu.Lock()
+		p.left = left
+		p.mu.Unlock()
+	}
+	return events, err
 }
 
 // Watch reports what happens to the interface of this name. The first event is Up, Down or Gone
@@ -139,10 +153,10 @@ func decodeLink(b []byte) (l linkState, ok bool) {
 
 // tracker turns states into events.
 type tracker struct {
-	want  string    // the name that Back waits for
-	now   linkState // index 0: gone
-	emit  func(Event)
-	moved func() // the watched interface is gone to another network namespace; nil: nobody asks
+	want string    // the name that Back waits for
+	now  linkState // index 0: gone
+	emit func(Event)
+	left func(moved bool) // the interface has left this namespace, or is not watched any more; nil: nobody asks
 }
 
 func (t *tracker) event(k EventKind) {
@@ -175,10 +189,13 @@ func (t *tracker) seen(l linkState) {
 	}
 }
 
-// gone is called when an interface is no longer there.
-func (t *tracker) gone(index int) {
+// gone is called when an interface is no longer there; moved says that it is elsewhere.
+func (t *tracker) gone(index int, moved bool) {
 	if index != t.now.index || index == 0 {
 		return
+	}
+	if t.left != nil {
+		t.left(moved)
 	}
 	t.now.up = false
 	t.event(Gone)
@@ -194,7 +211,7 @@ func (t *tracker) resync(all []linkState) {
 		}
 	}
 	if !there {
-		t.gone(t.now.index)
+		t.gone(t.now.index, false)
 	}
 	for _, l := range all {
 		t.seen(l)
@@ -203,7 +220,7 @@ func (t *tracker) resync(all []linkState) {
 
 const maxEvents = 1024
 
-func watch(ctx context.Context, name string, index int, dial linkSource, moved func()) (<-chan Event, error) {
+func watch(ctx context.Context, name string, index int, dial linkSource, left func(moved bool)) (<-chan Event, error) {
 	conn, all, closeAll, err := dial() // subscribed before the first look
 	if err != nil {
 		return nil, err
@@ -214,7 +231,7 @@ func watch(ctx context.Context, name string, index int, dial linkSource, moved f
 	}
 	events := make(chan Event, 1)
 	queue := make(chan Event, maxEvents)
-	t := &tracker{want: name, moved: moved}
+	t := &tracker{want: name, left: left}
 	t.emit = func(e Event) {
 		select {
 		case queue <- e:
@@ -239,6 +256,9 @@ func watch(ctx context.Context, name string, index int, dial linkSource, moved f
 	switch {
 	case t.now.index == 0:
 		t.now = linkState{index: index, name: name}
+		if left != nil {
+			left(false)
+		}
 		t.event(Gone)
 		t.now = linkState{}
 		// It may have come back under this name before the first look.
@@ -259,6 +279,9 @@ func watch(ctx context.Context, name string, index int, dial linkSource, moved f
 		defer close(queue)
 		defer stop()
 		err := t.run(conn, all)
+		if left != nil {
+			left(false)
+		}
 		if cerr := closeAll(); ctx.Err() == nil {
 			t.emit(Event{Kind: Lost, IfIndex: t.now.index, Name: t.now.name, Err: errors.Join(err, cerr)})
 		}
@@ -298,10 +321,7 @@ func (t *tracker) run(conn linkConn, all func() ([]linkState, error)) error {
 			case m.Header.Type == unix.RTM_NEWLINK:
 				t.seen(l)
 			case m.Header.Type == unix.RTM_DELLINK:
-				if l.moved && l.index == t.now.index && t.moved != nil {
-					t.moved()
-				}
-				t.gone(l.index)
+				t.gone(l.index, l.moved)
 			}
 		}
 	}

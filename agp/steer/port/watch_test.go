@@ -283,7 +283,7 @@ func FuzzLinkMessage(f *testing.F) {
 		tr := &tracker{want: l.name, emit: func(e Event) { _ = fmt.Sprint(e) }}
 		if ok {
 			tr.seen(l)
-			tr.gone(l.index)
+			tr.gone(l.index, false)
 		}
 	})
 }
