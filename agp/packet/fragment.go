@@ -9,6 +9,9 @@ import (
 // in capture time: the reassembly time of common hosts.
 const FragmentLifetimeNs = 30_000_000_000
 
+// FragmentDatagrams is how many datagrams a pipeline remembers.
+const FragmentDatagrams = 4096
+
 const fragmentWays = 8
 
 // FragmentTable remembers the ports of first fragments, so that later fragments

@@ -112,8 +112,6 @@ type dispatched struct {
 	clock     flow.Clock
 }
 
-const fragmentDatagrams = 4096
-
 // statsEvery is after how many batches the source's own counters are looked at.
 const statsEvery = 64
 
@@ -143,7 +141,7 @@ func New(cfg Config) (*Pipeline, error) {
 	p := &Pipeline{
 		cfg:       cfg,
 		parser:    packet.Parser{Decap: cfg.Decap},
-		fragments: packet.NewFragmentTable(fragmentDatagrams),
+		fragments: packet.NewFragmentTable(packet.FragmentDatagrams),
 		seed:      keyWord(cfg.Key),
 		free:      make(chan *work, 3+cfg.Queues),
 	}
