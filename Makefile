@@ -24,13 +24,19 @@ unexport AGP_CAPTURES
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-unit test-e2e test-live lint fuzz bench bench-live train generate cover deps deps-bench clean
+.PHONY: help build cuda cuda-compiler demo test test-unit test-e2e test-live lint fuzz bench bench-live train generate cover deps deps-bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## build/telegraf-agp
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BUILD)/telegraf-agp ./agp/cmd/telegraf-agp
+
+cuda: ## device code again, with nvcc 13.0 of the system or of pinned wheels; prints what the kernels use
+	PYTHON=$(PYTHON) cuda/kernels/build.sh
+
+cuda-compiler: # for the test that compares
+	@PYTHON=$(PYTHON) cuda/kernels/build.sh -c
 
 demo: build ## synthetic capture -> telegraf -> plugin -> metrics, and what was expected
 	CGO_ENABLED=0 $(GO) run ./tests/demo -plugin $(BUILD)/telegraf-agp -dir $(BUILD)/demo
@@ -44,7 +50,7 @@ lint: $(BUILD)/bin/golangci-lint ## gofmt, go vet, golangci-lint
 	@echo "== go vet"; $(GO) vet ./...
 	@echo "== golangci-lint"; $< run ./...
 
-test-unit: $(BUILD)/venv/.ready ## unit, property and oracle tests, with the race detector
+test-unit: $(BUILD)/venv/.ready cuda-compiler ## unit, property and oracle tests, with the race detector
 	@test -n "$${AGP_CAPTURES:-}" || echo "no captures (AGP_CAPTURES): tests that compare with real traffic are skipped"
 	$(GO) test -race -timeout 25m $$($(GO) list ./... | grep -v -e /tests/e2e -e /tests/live)
 	$(GO) test -timeout 15m $(FULL)
@@ -73,7 +79,7 @@ $(BUILD)/%.pcap:
 train: ## train both models again (CAPTURES=folder of labelled captures)
 	$(MAKE) -C configs/models/train train CAPTURES=$(abspath $(CAPTURES))
 
-generate: ## generated files again: protobuf, vector code, BPF objects
+generate: ## generated files again: protobuf, vector code, BPF objects, device code
 	$(GO) generate ./...
 
 cover: ## test coverage, build/cover.html
