@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/agp-net/telegraf-agp/agp/flow"
 	"github.com/agp-net/telegraf-agp/agp/packet"
@@ -122,7 +121,13 @@ func (r *Replay) prepare() {
 // Result of a Replay.
 type Result struct {
 	Records []string // as agp.h has them, in hexadecimal, sorted
-	Rings   []string // counters, one line for each ring
+	Rings   []Ring
+}
+
+// Ring is what the kernel has counted on a ring, see agp_stats.
+type Ring struct {
+	Status                                                           uint32
+	Frames, Bytes, Recorded, Dropped, Lost, Records, Evicted, Active uint64
 }
 
 // Run replays the frames in a program built for a sanitizer. dir is for the input.
@@ -147,8 +152,10 @@ func (r *Replay) Run(ctx context.Context, dir string, s Sanitizer) (*Result, err
 	res := &Result{}
 	lines := bufio.NewScanner(bytes.NewReader(out))
 	for lines.Scan() {
-		if line := lines.Text(); strings.HasPrefix(line, "ring ") {
-			res.Rings = append(res.Rings, line)
+		var n Ring
+		line := lines.Text()
+		if _, err := fmt.Sscanf(line, "ring %d %d %d %d %d %d %d %d %d", &n.Status, &n.Frames, &n.Bytes, &n.Recorded, &n.Dropped, &n.Lost, &n.Records, &n.Evicted, &n.Active); err == nil {
+			res.Rings = append(res.Rings, n)
 		} else if _, err := hex.DecodeString(line); err == nil {
 			res.Records = append(res.Records, line)
 		} else {

@@ -54,18 +54,20 @@ func feed(t *testing.T, r *Replay, seed uint64, packets int) {
 
 // TestKernelIsCleanUnderSanitizers: addresses, undefined behaviour and data races, for whole
 // batches and single packets, one ring and several, small tables and record rings, with the same
-// records as without a sanitizer and in every order of lanes.
+// records as without a sanitizer and in every order of lanes. Nothing is lost where the table is
+// full; which flow has to go depends on the batches there, unless they are of one packet.
 func TestKernelIsCleanUnderSanitizers(t *testing.T) {
 	everything := packet.Decap{VXLAN: true, GRE: true, Geneve: true, GTPU: true}
 	for _, c := range []struct {
 		name    string
 		replay  Replay
 		packets int
+		evicts  bool
 	}{
-		{"one ring", Replay{}, 6000},
-		{"three rings, small tables", Replay{Rings: 3, LogBuckets: 2, LogRecords: 12, Decap: everything, Flow: flow.Config{Key: flow.KeyOptions{VLAN: true, Tunnel: true}}}, 4000},
-		{"two warps in a block, batches of 5", Replay{Rings: 2, Warps: 2, Batch: 5, LogRQ: 4, Flow: flow.Config{IdleNs: 2e9, ActiveNs: 5e9}}, 3000},
-		{"single packets", Replay{Batch: 1, Pitch: 128}, 1500},
+		{"one ring", Replay{}, 6000, false},
+		{"three rings, a small table", Replay{Rings: 3, LogBuckets: 2, LogRecords: 12, Decap: everything, Flow: flow.Config{Key: flow.KeyOptions{VLAN: true, Tunnel: true}}}, 4000, true},
+		{"two warps in a block, batches of 5", Replay{Rings: 2, Warps: 2, Batch: 5, LogRQ: 4, Flow: flow.Config{IdleNs: 2e9, ActiveNs: 5e9}}, 3000, false},
+		{"single packets, a small table", Replay{Batch: 1, Pitch: 128, LogBuckets: 2}, 1500, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := &c.replay
@@ -75,16 +77,24 @@ func TestKernelIsCleanUnderSanitizers(t *testing.T) {
 			want, err := r.Run(ctx, t.TempDir(), Plain)
 			require.NoError(t, err)
 			require.NotEmpty(t, want.Records)
-			for _, line := range want.Rings {
-				require.Contains(t, line, "status 3 ") // all flows have ended
-				require.Contains(t, line, " lost 0 ")
-			}
 			for order, s := range []Sanitizer{Plain, Plain, Plain, Address, Thread} {
 				r.Order = uint64(10 + order)
 				got, err := r.Run(ctx, t.TempDir(), s)
 				require.NoError(t, err)
-				require.Equal(t, want.Rings, got.Rings, "%s, order %d", s, r.Order)
-				require.Equal(t, strings.Join(want.Records, "\n"), strings.Join(got.Records, "\n"), "%s, order %d", s, r.Order)
+				for i, n := range got.Rings {
+					require.Equal(t, uint32(3), n.Status, "ring %d: %+v", i, n) // all flows have ended
+					require.Zero(t, n.Lost)
+					require.Zero(t, n.Active)
+					require.Equal(t, n.Frames, n.Recorded+n.Dropped, "ring %d: %+v", i, n)
+					if c.evicts {
+						require.NotZero(t, n.Evicted)
+						n.Records, n.Evicted = want.Rings[i].Records, want.Rings[i].Evicted
+					}
+					require.Equal(t, want.Rings[i], n, "%s, order %d, ring %d", s, r.Order, i)
+				}
+				if !c.evicts {
+					require.Equal(t, strings.Join(want.Records, "\n"), strings.Join(got.Records, "\n"), "%s, order %d", s, r.Order)
+				}
 			}
 		})
 	}

@@ -2,13 +2,15 @@
 // without, and prints the records: a host that owns the rings, in one thread, without Go. The
 // file is what replay.go writes: a run_config, then for each frame a run_frame and its bytes.
 //
-// Memory is allocated piece by piece, and what lies behind a frame in its slot may not be read.
+// Memory is allocated piece by piece, what lies behind a frame in its slot may not be read.
 #include "main.cu"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include <initializer_list>
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -177,10 +179,10 @@ int main(int argc, char **argv) {
 	simt_release(handle);
 	for (uint32_t i = 0; i < c.rings; i++) {
 		const agp_stats &s = *(const agp_stats *)rings[i].stats;
-		printf("ring %u status %u frames %llu bytes %llu flows %llu recorded %llu lost %llu records %llu active %llu", i, s.status, (unsigned long long)s.frames, (unsigned long long)s.bytes, (unsigned long long)s.drops[0],
-			(unsigned long long)s.recorded, (unsigned long long)s.lost_packets, (unsigned long long)s.records, (unsigned long long)s.active_packets);
-		for (int v = 1; v < AGP_VERDICTS; v++)
-			if (s.drops[v]) printf(" drop%d %llu", v, (unsigned long long)s.drops[v]);
+		uint64_t dropped = 0;
+		for (int v = 1; v < AGP_VERDICTS; v++) dropped += s.drops[v];
+		printf("ring %u", s.status);
+		for (uint64_t v : {s.frames, s.bytes, s.recorded, dropped, s.lost_packets, s.records, s.evicted, s.active_packets}) printf(" %llu", (unsigned long long)v);
 		printf("\n");
 	}
 	fflush(stdout);

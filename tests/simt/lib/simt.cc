@@ -29,7 +29,7 @@ static const size_t PAGE = 65536; // no smaller than any machine's
 static const size_t STACK = 4 * PAGE;
 static const uint32_t ARRAYS = 64;           // shared arrays of a block
 static const size_t SHARED = 232448;         // bytes of them, a Hopper block's
-static const uint32_t NAP = 50000, LONG_NAP = 1000000; // ns
+static const uint32_t NAP = 50000, NAP_EACH = 25000, LONG_NAP = 1000000; // ns
 static const uint32_t BUSY = 1024;           // switches between two naps of a warp that has work
 
 struct context {
@@ -284,7 +284,9 @@ static void idle(warp_state &w) {
 		stop();
 	}
 	// One that finds nothing again and again sleeps longer: there may be many more warps than cores.
-	w.nap = w.switches > BUSY ? NAP : w.nap < LONG_NAP ? w.nap * 2 : LONG_NAP;
+	uint64_t longest = NAP + (uint64_t)NAP_EACH * w.of->blocks * w.of->warps;
+	if (longest > LONG_NAP) longest = LONG_NAP;
+	w.nap = w.switches > BUSY ? NAP : w.nap * 2 < longest ? w.nap * 2 : (uint32_t)longest;
 	w.switches = 0;
 	uint32_t ns = w.asked > w.nap ? w.asked : w.nap;
 	w.asked = 0;
