@@ -165,6 +165,9 @@ type Arg struct {
 // no Go pointer; device addresses are DevicePtr or uint64.
 func Value[T any](v *T) Arg { return Arg{unsafe.Pointer(v), unsafe.Sizeof(*v)} }
 
+// Bytes passes b by value, for what was laid out elsewhere. It is not empty.
+func Bytes(b []byte) Arg { return Arg{unsafe.Pointer(unsafe.SliceData(b)), uintptr(len(b))} }
+
 // Launch queues a kernel. The arguments have been copied when it returns. Argument
 // sizes are compared with the kernel's if the driver can tell them (CUDA 12.4).
 func (s *Stream) Launch(f *Function, l Launch, args ...Arg) error {

@@ -1,0 +1,421 @@
+package cuda
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/agp-net/telegraf-agp/agp/flow"
+	"github.com/agp-net/telegraf-agp/agp/mlx5"
+	"github.com/agp-net/telegraf-agp/agp/packet"
+	"github.com/agp-net/telegraf-agp/agp/pipeline"
+	"github.com/agp-net/telegraf-agp/agp/pipeline/sums"
+	"github.com/agp-net/telegraf-agp/agp/source"
+	"github.com/agp-net/telegraf-agp/agp/source/relay"
+	"github.com/agp-net/telegraf-agp/agp/telemetry"
+)
+
+// Errors of a Pipeline.
+var (
+	ErrConfig = errors.New("GPU pipeline configuration")
+	// ErrRing: what the device found on a ring cannot be gone on with.
+	ErrRing = errors.New("receive ring")
+	// ErrHung: the kernel does not end.
+	ErrHung = errors.New("the kernel does not stop")
+)
+
+// Limits and defaults of Config.
+const (
+	MaxRings       = 1024
+	DefaultRings   = 16
+	defaultLogRQ   = 12
+	defaultPitch   = 2048
+	defaultRecords = 22 // log2 of the bytes of a record ring
+	logFragments   = 7  // buckets of 8, per ring
+	// stopPatience is how long a kernel may take to end.
+	stopPatience = 5 * time.Second
+)
+
+// Config of a Pipeline. Device, Source and Sink are required, the rest has defaults.
+type Config struct {
+	Device     Device
+	Source     source.Source
+	SourceName string
+	Interface  string
+	Sink       pipeline.Sink
+	Rings      int
+	LogRQ      uint8  // receive WQEs per ring, log2
+	Pitch      uint32 // bytes of a frame that the device can see
+	Batch      int    // packets that a warp takes at a time, 1 to 32
+	LogRecords uint8  // bytes of a record ring, log2
+	Lossless   bool   // the device waits for the host rather than lose a record
+	Decap      packet.Decap
+	Flow       flow.Config
+	Key        [16]byte
+	Now        func() int64
+}
+
+func (c *Config) setDefaults() error {
+	def := func(v *int64, d int64) {
+		if *v <= 0 {
+			*v = d
+		}
+	}
+	def(&c.Flow.IdleNs, flow.DefaultIdleNs)
+	def(&c.Flow.ActiveNs, flow.DefaultActiveNs)
+	def(&c.Flow.LingerNs, flow.DefaultLingerNs)
+	c.Flow.LingerNs = min(c.Flow.LingerNs, c.Flow.IdleNs)
+	if c.Flow.MaxFlows <= 0 {
+		c.Flow.MaxFlows = flow.DefaultMaxFlows
+	}
+	if c.Rings == 0 {
+		c.Rings = DefaultRings
+	}
+	if c.LogRQ == 0 {
+		c.LogRQ = defaultLogRQ
+	}
+	if c.Pitch == 0 {
+		c.Pitch = defaultPitch
+	}
+	if c.Batch == 0 {
+		c.Batch = lanes
+	}
+	if c.LogRecords == 0 {
+		c.LogRecords = defaultRecords
+	}
+	switch {
+	case c.Rings < 1 || c.Rings > MaxRings:
+		return fmt.Errorf("%w: %d rings, allowed: 1 to %d", ErrConfig, c.Rings, MaxRings)
+	case c.Batch < 1 || c.Batch > lanes:
+		return fmt.Errorf("%w: batches of %d, allowed: 1 to %d", ErrConfig, c.Batch, lanes)
+	case c.LogRecords < 12 || c.LogRecords > 30:
+		return fmt.Errorf("%w: record rings of 2^%d bytes, allowed: 2^12 to 2^30", ErrConfig, c.LogRecords)
+	}
+	return nil
+}
+
+// ring is what the host has of one ring.
+type ring struct {
+	queue mlx5.Queue
+	abi   abiRing
+	buf   []byte // record ring
+	head  *uint64
+	tail  *uint64
+	stats *abiStats
+	seen  abiStats // last read
+}
+
+// Pipeline implements pipeline.Pipeline.
+type Pipeline struct {
+	cfg     Config
+	mem     arena
+	rings   []*ring
+	control *abiControl
+	params  abiParams
+	relay   *relay.Relay
+
+	mu     sync.Mutex // guards what follows and ring.seen
+	sum    *sums.Sum
+	source source.Stats
+	record telemetry.Record
+}
+
+// New allocates everything that the kernel will use.
+func New(cfg Config) (*Pipeline, error) {
+	if err := cfg.setDefaults(); err != nil {
+		return nil, err
+	}
+	p := &Pipeline{cfg: cfg, mem: arena{dev: cfg.Device}, sum: sums.New()}
+	if err := p.allocate(); err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	return p, nil
+}
+
+// Close frees the memory. Run must have returned.
+func (p *Pipeline) Close() error { return p.mem.free() }
+
+func keyWord(key [16]byte) uint64 {
+	return binary.LittleEndian.Uint64(key[:8]) ^ binary.LittleEndian.Uint64(key[8:])
+}
+
+func (p *Pipeline) allocate() error {
+	control, err := p.mem.mapped(64)
+	if err != nil {
+		return err
+	}
+	p.control = at[abiControl](control.Bytes)
+	var table []byte
+	var queues []mlx5.Queue
+	for range p.cfg.Rings {
+		r, err := p.newRing()
+		if err != nil {
+			return err
+		}
+		p.rings = append(p.rings, r)
+		table = append(table, bytesOf(&r.abi)...)
+		queues = append(queues, r.queue)
+	}
+	rings, err := p.mem.alloc(len(table))
+	if err != nil {
+		return err
+	}
+	if err := p.cfg.Device.Write(rings, table); err != nil {
+		return err
+	}
+	d, k := p.cfg.Decap, p.cfg.Flow.Key
+	p.params = abiParams{
+		Control: control.Addr, Rings: rings, Count: uint32(p.cfg.Rings), Batch: uint32(p.cfg.Batch),
+		Decap: flags(d.VXLAN, d.GRE, d.Geneve, d.GTPU), Key: flags(k.VLAN, k.Tunnel),
+		IdleNs: p.cfg.Flow.IdleNs, ActiveNs: p.cfg.Flow.ActiveNs, LingerNs: p.cfg.Flow.LingerNs, Seed: keyWord(p.cfg.Key),
+	}
+	p.relay, err = relay.New(relay.Config{
+		Source: p.cfg.Source, Queues: queues, Decap: p.cfg.Decap, Key: p.cfg.Flow.Key, Seed: p.params.Seed, Now: p.cfg.Now,
+	})
+	return err
+}
+
+// flags sets bit i if the i-th argument is true.
+func flags(on ...bool) (f uint32) {
+	for i, v := range on {
+		if v {
+			f |= 1 << i
+		}
+	}
+	return f
+}
+
+func (p *Pipeline) newRing() (*ring, error) {
+	c := &p.cfg
+	layout := mlx5.Layout{LogRQ: c.LogRQ, LogCQ: c.LogRQ + 1, Pitch: c.Pitch} // as many again for time
+	if err := layout.Check(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	r := &ring{}
+	o := layout.Offsets()
+	queue, err := p.mem.mapped(int(o.Size))
+	if err != nil {
+		return nil, err
+	}
+	if r.queue, err = layout.View(queue.Bytes); err != nil {
+		return nil, err
+	}
+	r.queue.Addr = uint64(queue.Addr) + o.Payload
+	r.queue.Init()
+	const line = mlx5.LineSize
+	shared, err := p.mem.mapped(3*line + int(len(bytesOf(&abiStats{}))) + 1<<c.LogRecords)
+	if err != nil {
+		return nil, err
+	}
+	m := shared.Bytes
+	r.head, r.tail = at[uint64](m), at[uint64](m[line:])
+	r.buf, m = m[3*line:3*line+1<<c.LogRecords], m[3*line+1<<c.LogRecords:]
+	r.stats = at[abiStats](m)
+
+	logBuckets := uint32(0)
+	for places := 0; places*p.cfg.Rings < 2*c.Flow.MaxFlows; places = ways << logBuckets {
+		logBuckets++
+	}
+	places := ways << logBuckets
+	r.abi = abiRing{
+		CQ: queue.Addr, CQDB: queue.Addr + Addr(o.CQDB), RQDB: queue.Addr + Addr(o.RQDB), Payload: queue.Addr + Addr(o.Payload),
+		LogCQ: uint32(layout.LogCQ), LogRQ: uint32(layout.LogRQ), Pitch: layout.Pitch, Flags: flagRelay,
+		Stats: shared.Addr + 3*line + 1<<c.LogRecords, Resets: shared.Addr + 2*line,
+		LogFragments: logFragments, LogBuckets: logBuckets,
+		Out: abiOut{Buf: shared.Addr + 3*line, Head: shared.Addr, Tail: shared.Addr + line, LogSize: uint32(c.LogRecords)},
+	}
+	if c.Lossless {
+		r.abi.Flags |= flagLossless
+	}
+	for _, part := range []struct {
+		at   *Addr
+		size int
+	}{
+		{&r.abi.Fragments, len(bytesOf(&abiFragment{})) * 8 << logFragments},
+		{&r.abi.Tags, 4 * places}, {&r.abi.Due, 4 * places},
+		{&r.abi.Flows, len(bytesOf(&abiFlow{})) * places}, {&r.abi.Hists, len(bytesOf(&abiHist{})) * places},
+		{&r.abi.State, len(bytesOf(&abiRingState{}))},
+	} {
+		if *part.at, err = p.mem.alloc(part.size); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+// Run implements pipeline.Pipeline.
+func (p *Pipeline) Run(ctx context.Context) error {
+	const warps = 1 // per block, so that each ring has a multiprocessor as long as there are enough
+	run, err := p.cfg.Device.Launch("agp_rings", p.cfg.Rings, warps, bytesOf(&p.params))
+	if err != nil {
+		return fmt.Errorf("launch: %w", err)
+	}
+	stop := context.AfterFunc(ctx, p.cfg.Source.Interrupt)
+	defer stop()
+	feeding, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	fed := make(chan error, 1)
+	go func() { fed <- p.relay.Run(feeding) }()
+
+	var failed error
+	idle := time.NewTimer(0)
+	defer idle.Stop()
+	var deadline time.Time
+	for {
+		n := p.collect()
+		if failed == nil {
+			if failed = p.check(); failed != nil {
+				cancel(failed)
+				p.cfg.Source.Interrupt()
+				atomic.StoreUint32(&p.control.Command, commandStop)
+				deadline = time.Now().Add(stopPatience)
+			}
+		}
+		select {
+		case err := <-fed:
+			fed = nil
+			if failed == nil {
+				failed = err
+				atomic.StoreInt64(&p.control.FlushNs, p.relay.ClockNs())
+				atomic.StoreUint32(&p.control.Command, commandFlush)
+			}
+			deadline = time.Now().Add(stopPatience)
+			continue
+		case <-run.Done():
+			p.collect()
+			p.check()
+			if fed != nil { // the kernel ended by itself
+				cancel(ErrRing)
+				p.cfg.Source.Interrupt()
+				<-fed
+			}
+			return errors.Join(failed, run.Wait(context.Background()))
+		default:
+		}
+		if n > 0 {
+			if !deadline.IsZero() {
+				deadline = time.Now().Add(stopPatience)
+			}
+			continue
+		}
+		if !deadline.IsZero() && time.Now().After(deadline) {
+			return errors.Join(failed, fmt.Errorf("%w within %v", ErrHung, stopPatience))
+		}
+		idle.Reset(200 * time.Microsecond)
+		<-idle.C
+	}
+}
+
+// check reads the rings' counters and says what is wrong with them.
+func (p *Pipeline) check() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.source = p.relay.Stats()
+	var err error
+	for i, r := range p.rings {
+		readStats(r.stats, &r.seen)
+		switch r.seen.Status {
+		case ringReset:
+			err = errors.Join(err, fmt.Errorf("%w %d: error completion, vendor syndrome %#x", ErrRing, i, r.seen.Vendor))
+		case ringDesync:
+			err = errors.Join(err, fmt.Errorf("%w %d: completions and receive queue disagree", ErrRing, i))
+		case ringCompressed:
+			err = errors.Join(err, fmt.Errorf("%w %d: compressed completion", ErrRing, i))
+		}
+	}
+	return err
+}
+
+// collect takes all records that are there and returns their number.
+func (p *Pipeline) collect() (n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i, r := range p.rings {
+		tail, head := *r.tail, atomic.LoadUint64(r.head)
+		mask := uint64(len(r.buf) - 1)
+		for tail != head {
+			m := r.buf[tail&mask:]
+			h := at[abiRecord](m)
+			tail += uint64(h.Size)
+			if h.Kind == recordFlow {
+				p.take(i, h, m[64:h.Size])
+				n++
+			}
+			atomic.StoreUint64(r.tail, tail)
+		}
+	}
+	return n
+}
+
+func (p *Pipeline) take(ring int, h *abiRecord, m []byte) {
+	f := at[abiFlow](m)
+	var counters *abiHist
+	if f.Tier != 0 {
+		counters = at[abiHist](m[len(bytesOf(f)):])
+	}
+	rec := &p.record
+	f.Record(counters, telemetry.EndReason(h.Reason), rec)
+	rec.Queue, rec.Interface = uint16(ring), p.cfg.Interface
+	p.sum.Add(rec)
+	p.cfg.Sink.Record(rec)
+}
+
+// Snapshot implements pipeline.Pipeline.
+func (p *Pipeline) Snapshot(s *telemetry.Snapshot) {
+	s.Reset()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	e := &s.Engine
+	e.Source, e.Pipeline = p.cfg.SourceName, "cuda"
+	e.PacketsRecorded, e.Records, e.Evictions = p.sum.Packets, p.sum.Records, p.sum.Evicted
+	s.Traffic = p.sum.AppendRows(s.Traffic)
+	e.Drops, e.Errors = map[string]uint64{}, map[string]uint64{}
+	e.StateBytes = p.mem.size
+	for i, r := range p.rings {
+		st := &r.seen
+		s.TimeNs = max(s.TimeNs, int64(st.ClockNs))
+		e.PacketsSeen += st.Frames
+		e.FlowsActive += st.Active
+		e.TimeSteps += st.TimeSteps
+		row := telemetry.QueueRow{Queue: uint16(i), Packets: st.Drops[packet.OK], Bytes: st.Bytes, Drops: map[string]uint64{}, Depth: -1}
+		for v, n := range st.Drops {
+			if n > 0 && packet.Verdict(v) != packet.OK {
+				row.Drops[packet.Verdict(v).String()] = n
+			}
+		}
+		if st.LostPackets > 0 {
+			row.Drops["record_ring_full"] = st.LostPackets
+		}
+		for reason, n := range row.Drops {
+			e.Drops[reason] += n
+		}
+		for syndrome, n := range st.Errors {
+			if n > 0 {
+				e.Errors[fmt.Sprintf("cqe_error_%02x", syndrome)] += n
+			}
+		}
+		count(e.Errors, "bad_ip_length_clamped", st.BadLength)
+		count(e.Errors, "clock_back", st.ClockBacks)
+		s.Queues = append(s.Queues, row)
+	}
+	for reason, n := range p.source.Dropped {
+		e.Drops[reason] += n
+		e.PacketsSeen += n
+	}
+	maps.Copy(e.Errors, p.source.Repaired)
+	e.PacketsActive = e.PacketsSeen - e.PacketsRecorded
+	for _, n := range e.Drops {
+		e.PacketsActive -= n
+	}
+}
+
+func count(m map[string]uint64, reason string, n uint64) {
+	if n > 0 {
+		m[reason] += n
+	}
+}

@@ -1,0 +1,118 @@
+package cuda_test
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/agp-net/telegraf-agp/agp/flow"
+	"github.com/agp-net/telegraf-agp/agp/pipeline/cpu"
+	"github.com/agp-net/telegraf-agp/agp/pipeline/cuda"
+	"github.com/agp-net/telegraf-agp/agp/source/pcap"
+	"github.com/agp-net/telegraf-agp/agp/telemetry"
+	driver "github.com/agp-net/telegraf-agp/cuda"
+	"github.com/agp-net/telegraf-agp/tests/simt"
+	"github.com/agp-net/telegraf-agp/tests/testcap"
+)
+
+// lines is a sink that keeps records as text, without what depends on the number of queues.
+type lines struct{ records []string }
+
+func (l *lines) Record(r *telemetry.Record) {
+	c := *r
+	c.Queue, c.Outputs = 0, nil
+	l.records = append(l.records, string(telemetry.AppendJSON(nil, &c)))
+}
+func (l *lines) Alert(*telemetry.Alert) {}
+
+func (l *lines) sorted() []string {
+	slices.Sort(l.records)
+	return l.records
+}
+
+func reference(t *testing.T, path string) ([]string, telemetry.Snapshot) {
+	src, err := pcap.Open([]string{path}, pcap.Options{})
+	require.NoError(t, err)
+	defer src.Close()
+	l := &lines{}
+	p, err := cpu.New(cpu.Config{Source: src, Sink: l, Queues: 1})
+	require.NoError(t, err)
+	_ = p.Run(context.Background()) // a file that ends early
+	var s telemetry.Snapshot
+	p.Snapshot(&s)
+	return l.sorted(), s
+}
+
+// device is a GPU if there is one, else the host emulation.
+func device(t *testing.T) cuda.Device {
+	dev, err := open()
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, dev.Close()) })
+	if g, ok := dev.(*cuda.GPU); ok {
+		t.Logf("%s", g.Info().Name)
+	}
+	return dev
+}
+
+func open() (cuda.Device, error) {
+	all, err := driver.Open()
+	if errors.Is(err, driver.ErrNoDriver) || errors.Is(err, driver.NoDevice) {
+		return simt.Open()
+	}
+	if err != nil {
+		return nil, err
+	}
+	d, err := all.Device(0)
+	if err != nil {
+		return nil, err
+	}
+	return cuda.OpenGPU(d)
+}
+
+// TestEveryCaptureGivesTheRecordsOfTheReference: byte for byte, for any number of rings.
+func TestEveryCaptureGivesTheRecordsOfTheReference(t *testing.T) {
+	dev := device(t)
+	for i, path := range testcap.All(t) {
+		name := filepath.Base(path)
+		t.Run(name, func(t *testing.T) {
+			want, wantSnap := reference(t, path)
+			src, err := pcap.Open([]string{path}, pcap.Options{})
+			require.NoError(t, err)
+			defer src.Close()
+			l := &lines{}
+			rings := []int{1, 2, 3, 5, 16}[i%5]
+			p, err := cuda.New(cuda.Config{Device: dev, Source: src, Sink: l, Rings: rings, LogRQ: 8, Pitch: 1 << 17, LogRecords: 16, Lossless: true, Flow: flow.Config{MaxFlows: 1 << 16}, Batch: []int{32, 1, 7}[i%3]})
+			require.NoError(t, err)
+			defer func() { require.NoError(t, p.Close()) }()
+			_ = p.Run(context.Background())
+			got := l.sorted()
+			for i := range min(len(want), len(got)) {
+				if want[i] != got[i] {
+					t.Fatalf("record %d of %d and %d:\nwant %s\ngot  %s", i, len(want), len(got), cut(want[i], got[i]), cut(got[i], want[i]))
+				}
+			}
+			require.Len(t, got, len(want))
+			var s telemetry.Snapshot
+			p.Snapshot(&s)
+			require.Zero(t, s.Missing())
+			require.Zero(t, s.Engine.PacketsActive)
+			require.Equal(t, wantSnap.Engine.PacketsSeen, s.Engine.PacketsSeen)
+			require.ElementsMatch(t, wantSnap.Traffic, s.Traffic)
+		})
+	}
+}
+
+// cut shortens a line to where it differs from the other.
+func cut(a, b string) string {
+	i := 0
+	for i < min(len(a), len(b)) && a[i] == b[i] {
+		i++
+	}
+	from := strings.LastIndexByte(a[:i], ',') + 1
+	return a[:min(len(a), 140)] + " ... " + a[max(0, from-40):min(len(a), i+200)]
+}

@@ -1,0 +1,166 @@
+package cuda
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/agp-net/telegraf-agp/cuda"
+	"github.com/agp-net/telegraf-agp/cuda/kernels"
+)
+
+// ErrOrdering says that the GPU makes no promise about the order in which the writes of
+// others arrive, so that a completion can be seen before its payload.
+var ErrOrdering = errors.New("GPUDirect RDMA write ordering is NONE")
+
+// GPU is a Device on a CUDA device. One kernel runs at a time.
+type GPU struct {
+	info   cuda.Info
+	ctx    *cuda.Context
+	module *cuda.Module
+	stream *cuda.Stream
+
+	mu     sync.Mutex
+	funcs  map[string]*cuda.Function
+	memory map[Addr]func() error
+}
+
+// OpenGPU takes a share of the device's context and loads the device code.
+func OpenGPU(d *cuda.Device) (*GPU, error) {
+	info, err := d.Info()
+	if err != nil {
+		return nil, err
+	}
+	image, err := kernels.For(info.Major, info.Minor)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", info.Name, err)
+	}
+	g := &GPU{info: info, funcs: map[string]*cuda.Function{}, memory: map[Addr]func() error{}}
+	if err := g.load(d, image.Code); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", info.Name, err), g.Close())
+	}
+	return g, nil
+}
+
+func (g *GPU) load(d *cuda.Device, code []byte) (err error) {
+	if g.ctx, err = d.Retain(); err != nil {
+		return err
+	}
+	if g.module, err = g.ctx.Load(code); err != nil {
+		return err
+	}
+	for _, name := range kernelNames { // looked up now: later it can block
+		if g.funcs[name], err = g.module.Function(name); err != nil {
+			return err
+		}
+	}
+	g.stream, err = g.ctx.NewStream()
+	return err
+}
+
+// kernelNames are the kernels that a Device can launch.
+var kernelNames = []string{"agp_rings"}
+
+// Info says which GPU it is.
+func (g *GPU) Info() cuda.Info { return g.info }
+
+// Context is the share of the device's context, for measurements.
+func (g *GPU) Context() *cuda.Context { return g.ctx }
+
+// Alloc implements Device.
+func (g *GPU) Alloc(n int) (Addr, error) {
+	p, err := g.ctx.Alloc(n)
+	if err != nil {
+		return 0, err
+	}
+	g.hold(Addr(p), func() error { return g.ctx.Free(p) })
+	return Addr(p), g.ctx.Fill(p, 0, n)
+}
+
+// AllocMapped implements Device.
+func (g *GPU) AllocMapped(n int) (Mapped, error) {
+	b, err := g.ctx.HostAlloc(n)
+	if err != nil {
+		return Mapped{}, err
+	}
+	g.hold(Addr(b.Device), b.Free)
+	return Mapped{b.Bytes, Addr(b.Device)}, nil
+}
+
+func (g *GPU) hold(a Addr, free func() error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.memory[a] = free
+}
+
+// Free implements Device.
+func (g *GPU) Free(a Addr) error {
+	g.mu.Lock()
+	free := g.memory[a]
+	delete(g.memory, a)
+	g.mu.Unlock()
+	if free == nil {
+		return fmt.Errorf("%w: %#x is not memory of this device", cuda.ErrArgument, a)
+	}
+	return free()
+}
+
+// Write implements Device.
+func (g *GPU) Write(a Addr, p []byte) error { return g.ctx.CopyToDevice(cuda.DevicePtr(a), p) }
+
+// Read implements Device.
+func (g *GPU) Read(p []byte, a Addr) error { return g.ctx.CopyFromDevice(p, cuda.DevicePtr(a)) }
+
+// Launch implements Device.
+func (g *GPU) Launch(kernel string, blocks, warps int, params []byte) (Run, error) {
+	f := g.funcs[kernel]
+	if f == nil {
+		return nil, fmt.Errorf("%w: no kernel %s", cuda.ErrArgument, kernel)
+	}
+	// Cooperative: a ring whose warp does not run would wait for ever.
+	l := cuda.Launch{Grid: cuda.Dim{X: blocks}, Block: cuda.Dim{X: 32 * warps}, Cooperative: true, Persistent: true}
+	if err := g.stream.Launch(f, l, cuda.Bytes(params)); err != nil {
+		return nil, err
+	}
+	r := &gpuRun{done: make(chan struct{})}
+	go func() {
+		r.err = g.stream.Wait(context.Background())
+		close(r.done)
+	}()
+	return r, nil
+}
+
+type gpuRun struct {
+	done chan struct{}
+	err  error // once done is closed
+}
+
+func (r *gpuRun) Done() <-chan struct{} { return r.done }
+
+func (r *gpuRun) Wait(ctx context.Context) error {
+	select {
+	case <-r.done:
+		return r.err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Close implements Device.
+func (g *GPU) Close() error {
+	var err error
+	for a := range g.memory {
+		err = errors.Join(err, g.Free(a))
+	}
+	if g.stream != nil {
+		err = errors.Join(err, g.stream.Close())
+	}
+	if g.module != nil {
+		err = errors.Join(err, g.module.Unload())
+	}
+	if g.ctx != nil {
+		err = errors.Join(err, g.ctx.Close())
+	}
+	return err
+}

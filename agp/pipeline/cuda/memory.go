@@ -1,0 +1,77 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/agp-net/telegraf-agp/agp/mlx5"
+)
+
+// arena hands out memory of a device and frees all of it at once.
+type arena struct {
+	dev  Device
+	held []Addr
+	size uint64 // device memory
+}
+
+func (a *arena) alloc(n int) (Addr, error) {
+	at, err := a.dev.Alloc(n)
+	if err != nil {
+		return 0, fmt.Errorf("%d bytes of device memory: %w", n, err)
+	}
+	a.held = append(a.held, at)
+	a.size += uint64(n)
+	return at, nil
+}
+
+// mapped is like AllocMapped, at a page.
+func (a *arena) mapped(n int) (Mapped, error) {
+	m, err := a.dev.AllocMapped(n + mlx5.PageSize)
+	if err != nil {
+		return m, fmt.Errorf("%d bytes of mapped memory: %w", n, err)
+	}
+	a.held = append(a.held, m.Addr)
+	skip := -uintptr(unsafe.Pointer(unsafe.SliceData(m.Bytes))) & (mlx5.PageSize - 1)
+	return Mapped{m.Bytes[skip : int(skip)+n : int(skip)+n], m.Addr + Addr(skip)}, nil
+}
+
+func (a *arena) free() error {
+	var err error
+	for _, at := range a.held {
+		err = errors.Join(err, a.dev.Free(at))
+	}
+	a.held = nil
+	return err
+}
+
+// bytesOf is the memory of a value.
+func bytesOf[T any](v *T) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(v)), unsafe.Sizeof(*v))
+}
+
+// at finds a T in shared memory.
+func at[T any](m []byte) *T {
+	_ = m[unsafe.Sizeof(*new(T))-1]
+	return (*T)(unsafe.Pointer(unsafe.SliceData(m)))
+}
+
+// readStats copies what the device says of a ring, as of one moment.
+func readStats(shared *abiStats, to *abiStats) {
+	const words = int(unsafe.Sizeof(abiStats{}) / 8)
+	from := (*[words]uint64)(unsafe.Pointer(shared))
+	dst := (*[words]uint64)(unsafe.Pointer(to))
+	for {
+		version := atomic.LoadUint64(&from[0])
+		if version%2 != 0 {
+			continue // the device writes for less than a microsecond
+		}
+		for i := range from {
+			dst[i] = atomic.LoadUint64(&from[i])
+		}
+		if atomic.LoadUint64(&from[0]) == version {
+			return
+		}
+	}
+}
