@@ -11,7 +11,7 @@ FUZZTIME    ?= 60s
 FUZZJOBS    ?= 2
 CAPTURES    ?= $(wildcard ../shared/captures)
 # Packages that shorten their longest tests under the race detector: tested without it as well.
-FULL        := ./agp/detect ./agp/steer
+FULL        := ./agp/detect ./agp/packet ./agp/steer
 LINT        := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 VERSION = $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)

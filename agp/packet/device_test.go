@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -76,6 +77,7 @@ const (
 	opTable
 	opResolve
 	opVerdictCount
+	opQuick
 )
 
 // An answer of device.cc. Its packet is laid out like an Info, with the frame's segment size
@@ -253,6 +255,51 @@ func TestDeviceReadsSamplesLikeGo(t *testing.T) {
 	})
 }
 
+// TestDeviceReadsCommonPacketsInLine: of a packet that is common, the headers suffice; any other
+// is left to the general path.
+func TestDeviceReadsCommonPacketsInLine(t *testing.T) {
+	common := map[string]int{ // bytes that it takes
+		"tcp4": 54, "udp4": 42, "udp6": 62, "padding": 42, "vlan": 58, "tcp_options": 54,
+		"ip4_length_0_means_wire": 42, "ip4_length_more_than_wire": 42, "udp_length_more_than_ip": 42, "udp_length_less_than_header": 42,
+		"udp_length_less_than_ip": 42, "tcp_offset_more_than_ip": 54, "tcp_offset_less_than_header": 54, "snap_length_cuts_payload": 42,
+		"ip6_length_0_means_wire": 62, "ip6_length_more_than_wire": 62, "tcp6": 74,
+	}
+	tcp6 := append(make([]byte, 12), 0x86, 0xdd, 0x60, 0, 0, 0, 0, 20, 6, 64)
+	tcp6 = append(append(tcp6, make([]byte, 32+12)...), 0x50, 2, 0, 0, 0, 0, 0, 0)
+	samples := append(packet.Samples(), packet.Sample{Name: "tcp6", Link: packet.LinkEthernet, Frame: tcp6, Wire: 74})
+	each(t, func(t *testing.T, d *device) {
+		seen := 0
+		for _, s := range samples {
+			if s.Link != packet.LinkEthernet {
+				continue
+			}
+			enough := common[s.Name]
+			if enough > 0 {
+				seen++
+			}
+			port := uint16(0) // of a tunnel over UDP: an ordinary one while tunnels stay closed
+			if f := s.Frame; len(f) >= 42 && f[23] == packet.ProtoUDP && bytes.Equal(f[12:15], []byte{8, 0, 0x45}) {
+				port = binary.BigEndian.Uint16(f[36:])
+			}
+			tunnel := slices.Contains([]uint16{2152, 4789, 4790, 6081, 8472}, port)
+			for have := range len(s.Frame) + 1 {
+				for _, decap := range []uint32{0, allTunnels} {
+					d.add(opQuick, 0, s.Wire, decap, uint32(have), s.Frame)
+				}
+			}
+			for i, got := range d.run() {
+				have, decap := i/2, i%2 == 1
+				want := enough > 0 && have >= enough
+				if tunnel {
+					want = have >= 42 && !decap
+				}
+				require.Equal(t, want, got.value != 0, "%s, head of %d, decap %v", s.Name, have, decap)
+			}
+		}
+		require.Len(t, common, seen)
+	})
+}
+
 func TestDeviceReadsFramesCutAtEveryByteLikeGo(t *testing.T) {
 	each(t, func(t *testing.T, d *device) {
 		for _, s := range packet.Samples() {
@@ -307,7 +354,7 @@ func captured(t *testing.T, f func(frames []source.Frame)) {
 
 func TestDeviceReadsCapturesLikeGo(t *testing.T) {
 	each(t, func(t *testing.T, d *device) {
-		frames, ok := 0, 0
+		frames, ok, quick := 0, 0, 0
 		var batch []reading
 		captured(t, func(fs []source.Frame) {
 			batch = batch[:0]
@@ -320,9 +367,17 @@ func TestDeviceReadsCapturesLikeGo(t *testing.T) {
 			}
 			frames += len(fs)
 			ok += d.compare(batch) / 6
+			for _, f := range fs {
+				if f.LinkType == packet.LinkEthernet {
+					d.add(opQuick, 0, max(f.WireLen, uint32(len(f.Data))), 0, uint32(min(len(f.Data), 96)), f.Data)
+				}
+			}
+			for _, got := range d.run() {
+				quick += int(got.value)
+			}
 		})
-		t.Logf("%d frames, %d in flows", frames, ok)
-		require.Greater(t, ok, frames/2)
+		t.Logf("%d frames, %d in flows, %d read in line", frames, ok, quick)
+		require.Greater(t, quick, frames/2)
 	})
 }
 
@@ -424,20 +479,20 @@ func (m *mutator) next(r *reading) {
 }
 
 func TestDeviceReadsTenMillionMutatedFramesLikeGo(t *testing.T) {
-	for build, millions := range map[string]int{"optimised": 9, "sanitized": 1} {
+	for build, frames := range map[string]int{"optimised": 9_000_000 / raceFactor, "sanitized": 1_000_000 / raceFactor} {
 		t.Run(build, func(t *testing.T) {
-			d, m := newDevice(t, build), newMutator(t, uint64(millions))
+			d, m := newDevice(t, build), newMutator(t, uint64(frames))
 			batch := make([]reading, 1000)
 			ok := 0
-			for range millions * 1000 {
+			for range frames / len(batch) {
 				for i := range batch {
 					m.next(&batch[i])
 				}
 				ok += d.compare(batch)
 			}
-			t.Logf("%d of %d million in flows, from %d frames", ok, millions, len(m.seeds))
-			require.Greater(t, ok, millions*200_000)
-			require.Less(t, ok, millions*900_000)
+			t.Logf("%d of %d in flows, from %d frames", ok, frames, len(m.seeds))
+			require.Greater(t, ok, frames/5)
+			require.Less(t, ok, frames*9/10)
 		})
 	}
 }
@@ -474,7 +529,9 @@ func TestDeviceResolvesFragmentsLikeGo(t *testing.T) {
 			packets := make([]packet.Info, 1000)
 			now := int64(1_700_000_000_000_000_000)
 			for i := range packets {
-				now += rng.Int64N(packet.FragmentLifetimeNs / 100)
+				if rng.IntN(3) > 0 { // else both came at once
+					now += rng.Int64N(packet.FragmentLifetimeNs / 100)
+				}
 				in := packet.Info{
 					TimestampNs: now, FragmentID: rng.Uint32N(40), TunnelID: rng.Uint32N(20) / 19, VLAN: uint16(rng.Uint32N(20) / 19),
 					SrcPort: uint16(rng.Uint32()), DstPort: uint16(rng.Uint32()), IPVersion: 4 + uint8(rng.Uint32N(2))*2,

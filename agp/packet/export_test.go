@@ -1,5 +1,7 @@
 package packet
 
+import "fmt"
+
 // A Sample is a frame of this package's tests, for tests outside of it.
 type Sample struct {
 	Name  string
@@ -16,6 +18,10 @@ func Samples() (all []Sample) {
 	for _, c := range append(nonIPFrames(), badFrames()...) {
 		frame := unhex(c.text)
 		all = append(all, Sample{c.want.String(), c.link, frame, uint32(len(frame))})
+	}
+	for n := range maxTunnels + 2 {
+		frame := nestedGRE(n)
+		all = append(all, Sample{fmt.Sprint("tunnels ", n), LinkRaw, frame, uint32(len(frame))})
 	}
 	return all
 }

@@ -48,6 +48,7 @@ func nonIPFrames() []counted {
 		{NonIPISIS, LinkNull, "07 00 00 00 00"},
 		{NonIPOther, LinkLinuxSLL, "00 00 03 38 00 06 02 00 00 00 00 01 00 00 08 00 45"},
 		{NonIPOther, LinkLinuxSLL, "00 00 00 01 00 06 02 00 00 00 00 01 00 00 00 0c 45"},
+		{NonIPOther, LinkLinuxSLL2, "08 00 00 00 00 00 00 02 03 38 00 06 02 00 00 00 00 01 00 00 45"},
 		{NonIPIPX, LinkLinuxSLL, "00 00 00 01 00 06 02 00 00 00 00 01 00 00 00 01 45"},
 		{NonIPOther, LinkFDDI, "41" + macs + snap + "08 00"},
 		{NonIP80211, LinkIEEE80211, "80 00 00 00 ff ff ff ff ff ff"},
@@ -143,14 +144,20 @@ func TestICMPQueryAndReplyAreOneFlow(t *testing.T) {
 	require.Equal(t, request, reply)
 }
 
-func TestTunnelsNestNoDeeperThanTheBound(t *testing.T) {
+// nestedGRE is tcp4 in so many GRE tunnels.
+func nestedGRE(tunnels int) []byte {
 	frame := unhex(tcp4)
-	for range maxTunnels + 1 {
+	for range tunnels {
 		n := len(frame) + 24
 		outer := unhex("45 00 00 00 00 01 00 00 40 2f 00 00 c0 00 02 01 c0 00 02 02 00 00 08 00")
 		outer[2], outer[3] = byte(n>>8), byte(n)
 		frame = append(outer, frame...)
 	}
+	return frame
+}
+
+func TestTunnelsNestNoDeeperThanTheBound(t *testing.T) {
+	frame := nestedGRE(maxTunnels + 1)
 	var in Info
 	p := Parser{Decap: Decap{GRE: true}}
 	require.Equal(t, OK, p.Parse(LinkRaw, frame, 0, &in))

@@ -13,7 +13,7 @@ void simt::touch() {}
 
 namespace {
 
-enum { PARSE = 0, TABLE = 1, RESOLVE = 2, VERDICT_COUNT = 3 };
+enum { PARSE = 0, TABLE = 1, RESOLVE = 2, VERDICT_COUNT = 3, QUICK = 4 };
 
 // request is followed by len bytes: the frame, or for RESOLVE an agp_packet.
 struct request {
@@ -21,7 +21,7 @@ struct request {
 };
 
 struct answer {
-	uint32_t value; // verdict, or whether the fragment is known
+	uint32_t value; // verdict, whether the fragment is known, or whether the frame is read in line
 	uint32_t zero;
 	agp_packet packet;
 };
@@ -67,14 +67,18 @@ int main() {
 			answer &a = out[i];
 			memset(&a, 0, sizeof a);
 			switch (q.op) {
-			case PARSE: {
+			case PARSE:
+			case QUICK: {
 				view f;
 				f.head = head.hold(at, q.have);
 				f.have = q.have;
 				f.rest = (uint64_t)frame.hold(at, q.len);
 				f.len = q.len;
 				memset((void *)&a.packet, 0xa5, sizeof a.packet); // all that parse owns must be overwritten
-				a.value = parse(q.link, f, q.wire_len, q.decap, &a.packet);
+				if (q.op == QUICK)
+					a.value = packet::quick(f, q.wire_len, q.decap, &a.packet);
+				else
+					a.value = parse(q.link, f, q.wire_len, q.decap, &a.packet);
 				break;
 			}
 			case TABLE:
