@@ -10,7 +10,7 @@
 
 // window is how much of a frame is brought close before it is parsed; a row of it has an odd
 // number of words, so that lanes do not meet in one bank.
-enum { WINDOW = 96, ROW = WINDOW / 4 + 1 };
+const uint32_t WINDOW = 96, ROW = WINDOW / 4 + 1;
 
 const int64_t clock_back_ns = 60000000000;
 
@@ -77,7 +77,7 @@ struct poller {
 	AGP_DEVICE_MEMBER uint32_t ready() const {
 		bool mine = warp::lane() < p->batch && cqe::ready(r->cq, r->log_cq, ci + warp::lane());
 		int gap = ffs(~warp::ballot(warp::all, mine));
-		return gap < 0 ? AGP_LANES : (uint32_t)gap;
+		return gap < 0 ? 32 : (uint32_t)gap;
 	}
 
 	// batch takes n entries. It returns what has become of the ring.
@@ -110,10 +110,11 @@ struct poller {
 		agp_packet *q = &x->info[l];
 		uint8_t verdict = 0xff;
 		if (l < n && e.kind == cqe::packet) {
-			uint64_t slot = r->payload + (wqes + (uint32_t)popc(takers & below) & (((uint64_t)1 << r->log_rq) - 1)) * r->pitch;
+			uint64_t index = wqes + (uint32_t)popc(takers & below);
+			uint64_t slot = r->payload + (index & (((uint64_t)1 << r->log_rq) - 1)) * r->pitch;
 			uint32_t len = e.byte_cnt < r->pitch ? e.byte_cnt : r->pitch;
 			uint32_t *row = x->head[l];
-#pragma unroll
+			AGP_UNROLL
 			for (uint32_t i = 0; i < WINDOW / 16; i++)
 				if (i * 16 < len) {
 					words w = take16(slot + i * 16);

@@ -51,7 +51,7 @@ struct table {
 		uint32_t at[2] = {first(hash), second(hash)}, want = tag(hash);
 		words w[4] = {load16(tags + at[0]), load16(tags + at[0] + 4), load16(tags + at[1]), load16(tags + at[1] + 4)};
 		uint32_t hits = 0;
-#pragma unroll
+		AGP_UNROLL
 		for (int i = 0; i < 16; i++)
 			hits |= (w[i / 4].w[i % 4] == want ? 1u : 0u) << i;
 		for (; hits; hits &= hits - 1) {
@@ -94,6 +94,8 @@ struct table {
 			if (warp::lane() == 0)
 				seen = sys::load64(r->out.tail);
 			seen = warp::shfl(warp::all, seen, 0);
+			sys::acquire(); // the host has read what it gives back
+			warp::sync(warp::all);
 			bool moved = seen != tail;
 			tail = seen;
 			if (!moved) {
@@ -228,6 +230,7 @@ struct table {
 	AGP_DEVICE_MEMBER bool insert(bool need, bool on, const agp_key &k, uint64_t hash, const agp_packet &q, bool sender_b, uint32_t *place) {
 		if (!warp::ballot(warp::all, need))
 			return false;
+		warp::sync(warp::all); // room compares flows to which others have added
 		bool full = false;
 		uint32_t at = need ? room(hash, &full) : nowhere;
 		uint32_t same = warp::match(warp::all, need ? at / AGP_WAYS : 0x80000000u | warp::lane());
@@ -243,6 +246,7 @@ struct table {
 			if (on && !need && *place == gone)
 				*place = nowhere;
 		}
+		warp::sync(warp::all); // others have looked for room and for flows
 		if (go) {
 			*place = at;
 			tags[at] = tag(hash);
@@ -284,6 +288,7 @@ struct table {
 				due[at] = due_at(flow::deadline(flows[at], *p, &why));
 			}
 		}
+		warp::sync(warp::all);
 	}
 
 	// flush ends every flow. now is the latest time of the whole input: what was due before it

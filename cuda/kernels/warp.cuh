@@ -17,6 +17,7 @@ enum { WARPS_PER_BLOCK = 4 };
 #define AGP_DEVICE_MEMBER __device__ __forceinline__
 #define AGP_OUTLINE static __device__ __noinline__
 #define AGP_CONST static __device__ const
+#define AGP_UNROLL _Pragma("unroll")
 // A kernel has one argument, a struct, of at most WARPS_PER_BLOCK warps a block. AGP_SHARED
 // declares memory of the block inside it.
 #define AGP_KERNEL(name, type, arg) extern "C" __global__ void __launch_bounds__(32 * WARPS_PER_BLOCK) name(const __grid_constant__ type arg)
@@ -104,6 +105,7 @@ AGP_DEVICE void store16(void *p, words v) { *(uint4 *)p = make_uint4(v.w[0], v.w
 
 #else
 #include "simt.h"
+#define AGP_UNROLL
 #endif
 
 #endif

@@ -86,7 +86,7 @@ func TestEveryCaptureGivesTheRecordsOfTheReference(t *testing.T) {
 			defer src.Close()
 			l := &lines{}
 			rings := []int{1, 2, 3, 5, 16}[i%5]
-			p, err := cuda.New(cuda.Config{Device: dev, Source: src, Sink: l, Rings: rings, LogRQ: 8, Pitch: 1 << 17, LogRecords: 16, Lossless: true, Flow: flow.Config{MaxFlows: 1 << 16}, Batch: []int{32, 1, 7}[i%3]})
+			p, err := cuda.New(cuda.Config{Device: dev, Source: src, Sink: l, Rings: rings, LogRQ: 8, Pitch: 2048, LogRecords: 16, Lossless: true, Flow: flow.Config{MaxFlows: 1 << 16}, Batch: []int{32, 1, 7}[i%3]})
 			require.NoError(t, err)
 			defer func() { require.NoError(t, p.Close()) }()
 			_ = p.Run(context.Background())
