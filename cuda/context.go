@@ -57,7 +57,7 @@ func (d *Device) retain() (*Context, error) {
 	a := d.driver.api
 	// Local memory is kept because giving it back, as well as taking more, waits
 	// for the kernels that run.
-	flags := uint32(api.CtxBlockingSync | api.CtxMapHost | api.CtxKeepLocal)
+	flags := uint32(api.CtxBlockingSync | api.CtxKeepLocal)
 	if err := failed(a, "cuDevicePrimaryCtxSetFlags", a.DevicePrimaryCtxSetFlags(d.id, flags)); err != nil {
 		return nil, err
 	}

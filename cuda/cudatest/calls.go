@@ -157,10 +157,14 @@ func (d *Driver) DeviceGetAttribute(a api.Attribute, dev int32) (int32, api.Resu
 	return int32(v), api.Success
 }
 
-// DevicePrimaryCtxSetFlags implements the interface.
-func (d *Driver) DevicePrimaryCtxSetFlags(dev int32, _ uint32) api.Result {
+// DevicePrimaryCtxSetFlags implements the interface. A primary context always maps host
+// memory: a driver refuses the flag that would ask for it.
+func (d *Driver) DevicePrimaryCtxSetFlags(dev int32, flags uint32) api.Result {
 	defer d.lock()()
 	_, r := d.device("cuDevicePrimaryCtxSetFlags", dev)
+	if r == api.Success && flags&api.CtxMapHost != 0 {
+		return api.InvalidValue
+	}
 	return r
 }
 
