@@ -97,6 +97,7 @@ type device struct {
 	in     io.WriteCloser
 	out    io.Reader
 	errors bytes.Buffer
+	end    func() error // ends the program and returns what it died of
 	count  uint32
 	batch  []byte // 8 bytes for its header, then requests
 	reply  []answer
@@ -113,12 +114,14 @@ func newDevice(t testing.TB, build string) *device {
 	d.out, err = d.cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, d.cmd.Start())
-	t.Cleanup(func() {
+	d.end = sync.OnceValue(func() error {
 		d.in.Close()
 		if err := d.cmd.Wait(); err != nil {
-			t.Errorf("device: %v\n%s", err, d.errors.String())
+			return fmt.Errorf("device: %w\n%s", err, d.errors.String())
 		}
+		return nil
 	})
+	t.Cleanup(func() { require.NoError(t, d.end()) })
 	return d
 }
 
@@ -144,7 +147,7 @@ func (d *device) run() []answer {
 		_, err = io.ReadFull(d.out, unsafe.Slice((*byte)(unsafe.Pointer(&d.reply[0])), size*int(d.count)))
 	}
 	if err != nil {
-		d.t.Fatalf("the device ended inside a batch: %v", err)
+		d.t.Fatalf("inside a batch: %v, %v", err, d.end())
 	}
 	d.batch, d.count = d.batch[:8], 0
 	return d.reply
