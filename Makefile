@@ -24,7 +24,7 @@ unexport AGP_CAPTURES
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help build cuda cuda-compiler demo test test-unit test-e2e test-live lint fuzz bench bench-live train generate cover deps deps-bench clean
+.PHONY: help build cuda cuda-compiler demo test test-unit test-simt test-e2e test-live lint fuzz bench bench-live train generate cover deps deps-bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,7 +43,7 @@ demo: build ## synthetic capture -> telegraf -> plugin -> metrics, and what was 
 
 # A program that "make deps" installs and that is missing all the same fails the tests; AGP_REQUIRE=0 skips instead.
 test: export AGP_REQUIRE ?= 1
-test: deps $(BUILD)/venv/.ready lint test-unit fuzz test-e2e test-live ## everything, with the packages it needs
+test: deps $(BUILD)/venv/.ready lint test-unit test-simt fuzz test-e2e test-live ## everything, with the packages it needs
 
 lint: $(BUILD)/bin/golangci-lint ## gofmt, go vet, golangci-lint
 	@echo "== gofmt"; bad=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$bad" || { echo "not formatted: $$bad"; exit 1; }
@@ -52,8 +52,11 @@ lint: $(BUILD)/bin/golangci-lint ## gofmt, go vet, golangci-lint
 
 test-unit: $(BUILD)/venv/.ready cuda-compiler ## unit, property and oracle tests, with the race detector
 	@test -n "$${AGP_CAPTURES:-}" || echo "no captures (AGP_CAPTURES): tests that compare with real traffic are skipped"
-	$(GO) test -race -timeout 25m $$($(GO) list ./... | grep -v -e /tests/e2e -e /tests/live)
+	$(GO) test -race -timeout 25m $$($(GO) list ./... | grep -v -e /tests/e2e -e /tests/live -e /tests/simt)
 	$(GO) test -timeout 15m $(FULL)
+
+test-simt: ## device code on the host: emulated warps, address, undefined-behaviour and thread sanitizers
+	$(GO) test -race -timeout 10m ./tests/simt
 
 test-e2e: ## telegraf, plugin, engine and InfluxDB together
 	$(GO) test -count=1 -timeout 15m ./tests/e2e/...
@@ -104,7 +107,7 @@ $(BUILD)/venv-bench/.ready: tests/bench/requirements.txt
 	touch $@
 
 deps: ## packages for "make test"
-	@tests/packages.sh gcc:gcc influxd:influxdb tshark:tshark protoc:protobuf-compiler python3:python3-venv ethtool:ethtool clang-19:clang-19 llvm-strip-19:llvm-19 qemu-system-x86_64:qemu-system-x86
+	@tests/packages.sh gcc:gcc g++:g++ influxd:influxdb tshark:tshark protoc:protobuf-compiler python3:python3-venv ethtool:ethtool clang-19:clang-19 llvm-strip-19:llvm-19 qemu-system-x86_64:qemu-system-x86
 
 deps-bench: ## packages for "make bench"
 	@tests/packages.sh argus:argus-server racount:argus-client nfpcapd:nfdump softflowd:softflowd ndpiReader:libndpi-bin python3:python3-venv taskset:util-linux

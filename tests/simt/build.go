@@ -162,12 +162,21 @@ func Run(ctx context.Context, source string, s Sanitizer, args ...string) ([]byt
 	if err != nil {
 		return nil, err
 	}
-	var report bytes.Buffer
-	cmd := exec.CommandContext(ctx, path, args...)
-	cmd.Stderr = &report
-	out, err := cmd.Output()
+	out, report, err := execute(ctx, path, args...)
+	// Older libraries of ThreadSanitizer cannot live with every layout of the address space.
+	if err != nil && strings.Contains(report, "unexpected memory mapping") {
+		out, report, err = execute(ctx, "setarch", append([]string{"-R", path}, args...)...)
+	}
 	if err != nil {
-		return out, fmt.Errorf("simt: %s %s %s: %w\n%s", name, s, strings.Join(args, " "), err, report.Bytes())
+		return out, fmt.Errorf("simt: %s %s %s: %w\n%s", name, s, strings.Join(args, " "), err, report)
 	}
 	return out, nil
+}
+
+func execute(ctx context.Context, path string, args ...string) (out []byte, report string, err error) {
+	var stderr strings.Builder
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Stderr = &stderr
+	out, err = cmd.Output()
+	return out, stderr.String(), err
 }

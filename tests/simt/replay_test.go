@@ -11,6 +11,7 @@ import (
 	"github.com/agp-net/telegraf-agp/agp/flow"
 	"github.com/agp-net/telegraf-agp/agp/packet"
 	"github.com/agp-net/telegraf-agp/agp/source"
+	"github.com/agp-net/telegraf-agp/tests/testcap"
 	"github.com/agp-net/telegraf-agp/tests/traffic"
 )
 
@@ -57,6 +58,7 @@ func feed(t *testing.T, r *Replay, seed uint64, packets int) {
 // records as without a sanitizer and in every order of lanes. Nothing is lost where the table is
 // full; which flow has to go depends on the batches there, unless they are of one packet.
 func TestKernelIsCleanUnderSanitizers(t *testing.T) {
+	testcap.Program(t, compiler)
 	everything := packet.Decap{VXLAN: true, GRE: true, Geneve: true, GTPU: true}
 	for _, c := range []struct {
 		name    string

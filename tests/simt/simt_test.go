@@ -16,12 +16,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/agp-net/telegraf-agp/agp/pipeline/cuda"
+	"github.com/agp-net/telegraf-agp/tests/testcap"
 )
 
 const selftest = "tests/simt/lib/selftest.cu"
 
 func open(t testing.TB) *Library {
 	t.Helper()
+	testcap.Program(t, compiler)
 	l, err := OpenSources(selftest)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, l.Close()) })
@@ -324,8 +326,7 @@ func TestBadLaunches(t *testing.T) {
 }
 
 func TestMemory(t *testing.T) {
-	l, err := OpenSources(selftest)
-	require.NoError(t, err)
+	l := open(t)
 	for _, n := range []int{0, -1} {
 		_, err := l.Alloc(n)
 		require.Error(t, err)
@@ -353,8 +354,9 @@ func TestMemory(t *testing.T) {
 	require.NoError(t, l.Close())
 }
 
-// TestANewSourceIsCompiled and one that does not compile says why; without a compiler that is said.
+// TestCompilerErrors: a source that does not compile says why; without a compiler that is said.
 func TestCompilerErrors(t *testing.T) {
+	testcap.Program(t, compiler)
 	_, err := OpenSources("tests/simt/lib/none.cu")
 	require.ErrorContains(t, err, "none.cu")
 	t.Setenv("PATH", t.TempDir())
@@ -364,6 +366,7 @@ func TestCompilerErrors(t *testing.T) {
 
 // TestLitmus runs kernels under sanitizers: clean ones are, and each fault is found.
 func TestLitmus(t *testing.T) {
+	testcap.Program(t, compiler)
 	cases := []struct {
 		sanitizer Sanitizer
 		args      string

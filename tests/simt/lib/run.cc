@@ -44,6 +44,11 @@ static uint16_t be16(uint16_t v) { return __builtin_bswap16(v); }
 static uint32_t be32(uint32_t v) { return __builtin_bswap32(v); }
 template <class T> static void put(uint8_t *p, T v) { memcpy(p, &v, sizeof v); }
 
+static void fail(const char *what) {
+	fprintf(stderr, "run: %s\n", what);
+	_exit(3);
+}
+
 struct host_ring {
 	agp_ring *dev;
 	uint64_t cq, wq; // entries written
@@ -90,8 +95,14 @@ struct host_ring {
 			const uint8_t *p = (const uint8_t *)dev->out.buf + (tail & mask);
 			const agp_record *r = (const agp_record *)p;
 			if (r->kind != AGP_SKIP) {
-				for (uint32_t i = 0; i < r->size; i++) printf("%02x", p[i]);
-				printf("\n");
+				char line[2 * (sizeof(agp_record) + sizeof(agp_flow) + sizeof(agp_hist)) + 1];
+				if (r->size > sizeof line / 2) fail("a record of more than it can have");
+				for (uint32_t i = 0; i < r->size; i++) {
+					line[2 * i] = "0123456789abcdef"[p[i] >> 4];
+					line[2 * i + 1] = "0123456789abcdef"[p[i] & 15];
+				}
+				line[2 * r->size] = '\n';
+				fwrite(line, 1, 2 * r->size + 1, stdout);
 			}
 			tail += r->size;
 			__atomic_store_n((uint64_t *)dev->out.tail, tail, __ATOMIC_RELEASE);
@@ -99,11 +110,6 @@ struct host_ring {
 		return n;
 	}
 };
-
-static void fail(const char *what) {
-	fprintf(stderr, "run: %s\n", what);
-	_exit(3);
-}
 
 int main(int argc, char **argv) {
 	FILE *in = argc > 1 ? fopen(argv[1], "rb") : nullptr;

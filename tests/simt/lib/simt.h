@@ -149,6 +149,16 @@ AGP_DEVICE words take16(uint64_t p, SIMT_AT) {
 	if (__builtin_expect(p % 16 != 0, 0)) simt::misaligned(p, 16, file, line);
 	return words{{sys::load32(p), sys::load32(p + 4), sys::load32(p + 8), sys::load32(p + 12)}};
 }
+AGP_DEVICE void give16(uint64_t p, words v, SIMT_AT) {
+	if (__builtin_expect(p % 16 != 0, 0)) simt::misaligned(p, 16, file, line);
+	for (int i = 0; i < 4; i++)
+		sys::store32(p + 4 * i, v.w[i]);
+}
+// cycles goes on by one with every look.
+AGP_DEVICE uint64_t cycles() {
+	static thread_local uint64_t n;
+	return ++n;
+}
 AGP_DEVICE words load16(const void *p, SIMT_AT) {
 	if (__builtin_expect((uint64_t)p % 16 != 0, 0)) simt::misaligned((uint64_t)p, 16, file, line);
 	words v;
