@@ -224,7 +224,26 @@ typedef struct {
 	uint32_t batch; // packets taken at a time, 1 to 32
 	uint32_t decap, key;
 	int64_t idle_ns, active_ns, linger_ns;
-	uint64_t seed; // of flow.Key.Hash
+	uint64_t seed;  // of flow.Key.Hash
+	uint64_t limit; // CQEs of a ring after which its warp ends with AGP_STOPPED, 0: none
 } agp_params;
+
+// agp_nic is the argument of the kernels that play the port: the NIC model on the device. Ring i
+// gets packets from warps i*warps .. i*warps+warps-1, each a batch of 32 in turn.
+typedef struct {
+	uint64_t control; // agp_control: AGP_STOP ends it
+	uint64_t rings;   // agp_ring[count]
+	uint64_t sent;    // uint64[count], packets of each ring when it has ended; mapped host memory
+	uint32_t count, warps;
+	uint32_t flows;     // of each ring
+	uint32_t frame_len; // without FCS, 60 to the pitch
+	uint64_t packets;   // of each ring, 0: until it is told to stop
+	uint64_t seed;
+	int64_t start_ns;
+	uint32_t gap_ns;      // between packets of a ring, in their own time
+	uint32_t pace;        // clock cycles of the device per batch of 32, 0: as fast as there is credit
+	uint32_t new_per_1024; // packets in 1024 that begin another flow in the place of one
+	uint32_t pad;
+} agp_nic;
 
 #endif

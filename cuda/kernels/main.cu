@@ -1,4 +1,5 @@
 // The kernels of the packet path.
+#include "nic.cuh"
 #include "ring.cuh"
 
 // agp_rings serves ring i with warp i until the host wants it to end.
@@ -9,4 +10,9 @@ AGP_KERNEL(agp_rings, agp_params, params) {
 	poller ring;
 	ring.init(&params, warp::index(), &memory[warp::local()]);
 	ring.run();
+}
+
+// agp_nic_send plays the port of rings that it shares with agp_rings.
+AGP_KERNEL(agp_nic_send, agp_nic, params) {
+	nic::send(params, warp::index() / params.warps, warp::index() % params.warps);
 }

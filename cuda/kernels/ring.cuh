@@ -397,6 +397,10 @@ struct poller {
 			credit();
 			if (status != AGP_RUNNING && !reset(status))
 				return;
+			if (p->limit && ci >= p->limit) {
+				report(AGP_STOPPED);
+				return;
+			}
 			if (++busy % 256 == 0) {
 				report(AGP_RUNNING);
 				if (command() == AGP_STOP) {

@@ -97,6 +97,17 @@ AGP_DEVICE words take16(uint64_t p) {
 	asm volatile("ld.relaxed.sys.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3]) : "l"(p));
 	return v;
 }
+// give16 stores what another device will read. The halves of what two calls store become visible
+// in any order unless a release is between them.
+AGP_DEVICE void give16(uint64_t p, words v) {
+	asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(p), "r"(v.w[0]), "r"(v.w[1]), "r"(v.w[2]), "r"(v.w[3]) : "memory");
+}
+// cycles is a clock of the multiprocessor.
+AGP_DEVICE uint64_t cycles() {
+	uint64_t v;
+	asm volatile("mov.u64 %0, %%clock64;" : "=l"(v));
+	return v;
+}
 AGP_DEVICE words load16(const void *p) {
 	uint4 v = *(const uint4 *)p;
 	return words{{v.x, v.y, v.z, v.w}};

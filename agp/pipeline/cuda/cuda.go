@@ -14,6 +14,7 @@ import (
 	"github.com/agp-net/telegraf-agp/agp/mlx5"
 	"github.com/agp-net/telegraf-agp/agp/packet"
 	"github.com/agp-net/telegraf-agp/agp/pipeline"
+	"github.com/agp-net/telegraf-agp/agp/pipeline/cuda/abi"
 	"github.com/agp-net/telegraf-agp/agp/pipeline/sums"
 	"github.com/agp-net/telegraf-agp/agp/source"
 	"github.com/agp-net/telegraf-agp/agp/source/relay"
@@ -83,7 +84,7 @@ func (c *Config) setDefaults() error {
 		c.Pitch = defaultPitch
 	}
 	if c.Batch == 0 {
-		c.Batch = lanes
+		c.Batch = abi.Lanes
 	}
 	if c.LogRecords == 0 {
 		c.LogRecords = defaultRecords
@@ -91,8 +92,8 @@ func (c *Config) setDefaults() error {
 	switch {
 	case c.Rings < 1 || c.Rings > MaxRings:
 		return fmt.Errorf("%w: %d rings, allowed: 1 to %d", ErrConfig, c.Rings, MaxRings)
-	case c.Batch < 1 || c.Batch > lanes:
-		return fmt.Errorf("%w: batches of %d, allowed: 1 to %d", ErrConfig, c.Batch, lanes)
+	case c.Batch < 1 || c.Batch > abi.Lanes:
+		return fmt.Errorf("%w: batches of %d, allowed: 1 to %d", ErrConfig, c.Batch, abi.Lanes)
 	case c.LogRecords < 12 || c.LogRecords > 30:
 		return fmt.Errorf("%w: record rings of 2^%d bytes, allowed: 2^12 to 2^30", ErrConfig, c.LogRecords)
 	}
@@ -102,12 +103,12 @@ func (c *Config) setDefaults() error {
 // ring is what the host has of one ring.
 type ring struct {
 	queue mlx5.Queue
-	abi   abiRing
+	abi   abi.Ring
 	buf   []byte // record ring
 	head  *uint64
 	tail  *uint64
-	stats *abiStats
-	seen  abiStats // last read
+	stats *abi.Stats
+	seen  abi.Stats // last read
 }
 
 // Pipeline implements pipeline.Pipeline.
@@ -115,8 +116,8 @@ type Pipeline struct {
 	cfg     Config
 	mem     arena
 	rings   []*ring
-	control *abiControl
-	params  abiParams
+	control *abi.Control
+	params  abi.Params
 	relay   *relay.Relay
 
 	mu     sync.Mutex // guards what follows and ring.seen
@@ -149,7 +150,7 @@ func (p *Pipeline) allocate() error {
 	if err != nil {
 		return err
 	}
-	p.control = at[abiControl](control.Bytes)
+	p.control = at[abi.Control](control.Bytes)
 	var table []byte
 	var queues []mlx5.Queue
 	for range p.cfg.Rings {
@@ -169,7 +170,7 @@ func (p *Pipeline) allocate() error {
 		return err
 	}
 	d, k := p.cfg.Decap, p.cfg.Flow.Key
-	p.params = abiParams{
+	p.params = abi.Params{
 		Control: control.Addr, Rings: rings, Count: uint32(p.cfg.Rings), Batch: uint32(p.cfg.Batch),
 		Decap: flags(d.VXLAN, d.GRE, d.Geneve, d.GTPU), Key: flags(k.VLAN, k.Tunnel),
 		IdleNs: p.cfg.Flow.IdleNs, ActiveNs: p.cfg.Flow.ActiveNs, LingerNs: p.cfg.Flow.LingerNs, Seed: keyWord(p.cfg.Key),
@@ -208,38 +209,38 @@ func (p *Pipeline) newRing() (*ring, error) {
 	r.queue.Addr = uint64(queue.Addr) + o.Payload
 	r.queue.Init()
 	const line = mlx5.LineSize
-	shared, err := p.mem.mapped(3*line + int(len(bytesOf(&abiStats{}))) + 1<<c.LogRecords)
+	shared, err := p.mem.mapped(3*line + int(len(bytesOf(&abi.Stats{}))) + 1<<c.LogRecords)
 	if err != nil {
 		return nil, err
 	}
 	m := shared.Bytes
 	r.head, r.tail = at[uint64](m), at[uint64](m[line:])
 	r.buf, m = m[3*line:3*line+1<<c.LogRecords], m[3*line+1<<c.LogRecords:]
-	r.stats = at[abiStats](m)
+	r.stats = at[abi.Stats](m)
 
 	logBuckets := uint32(0)
-	for places := 0; places*p.cfg.Rings < 2*c.Flow.MaxFlows; places = ways << logBuckets {
+	for places := 0; places*p.cfg.Rings < 2*c.Flow.MaxFlows; places = abi.Ways << logBuckets {
 		logBuckets++
 	}
-	places := ways << logBuckets
-	r.abi = abiRing{
+	places := abi.Ways << logBuckets
+	r.abi = abi.Ring{
 		CQ: queue.Addr, CQDB: queue.Addr + Addr(o.CQDB), RQDB: queue.Addr + Addr(o.RQDB), Payload: queue.Addr + Addr(o.Payload),
-		LogCQ: uint32(layout.LogCQ), LogRQ: uint32(layout.LogRQ), Pitch: layout.Pitch, Flags: flagRelay,
+		LogCQ: uint32(layout.LogCQ), LogRQ: uint32(layout.LogRQ), Pitch: layout.Pitch, Flags: abi.FlagRelay,
 		Stats: shared.Addr + 3*line + 1<<c.LogRecords, Resets: shared.Addr + 2*line,
 		LogFragments: logFragments, LogBuckets: logBuckets,
-		Out: abiOut{Buf: shared.Addr + 3*line, Head: shared.Addr, Tail: shared.Addr + line, LogSize: uint32(c.LogRecords)},
+		Out: abi.Out{Buf: shared.Addr + 3*line, Head: shared.Addr, Tail: shared.Addr + line, LogSize: uint32(c.LogRecords)},
 	}
 	if c.Lossless {
-		r.abi.Flags |= flagLossless
+		r.abi.Flags |= abi.FlagLossless
 	}
 	for _, part := range []struct {
 		at   *Addr
 		size int
 	}{
-		{&r.abi.Fragments, len(bytesOf(&abiFragment{})) * 8 << logFragments},
+		{&r.abi.Fragments, len(bytesOf(&abi.Fragment{})) * 8 << logFragments},
 		{&r.abi.Tags, 4 * places}, {&r.abi.Due, 4 * places},
-		{&r.abi.Flows, len(bytesOf(&abiFlow{})) * places}, {&r.abi.Hists, len(bytesOf(&abiHist{})) * places},
-		{&r.abi.State, len(bytesOf(&abiRingState{}))},
+		{&r.abi.Flows, len(bytesOf(&abi.Flow{})) * places}, {&r.abi.Hists, len(bytesOf(&abi.Hist{})) * places},
+		{&r.abi.State, len(bytesOf(&abi.RingState{}))},
 	} {
 		if *part.at, err = p.mem.alloc(part.size); err != nil {
 			return nil, err
@@ -272,7 +273,7 @@ func (p *Pipeline) Run(ctx context.Context) error {
 			if failed = p.check(); failed != nil {
 				cancel(failed)
 				p.cfg.Source.Interrupt()
-				atomic.StoreUint32(&p.control.Command, commandStop)
+				atomic.StoreUint32(&p.control.Command, abi.CommandStop)
 				deadline = time.Now().Add(stopPatience)
 			}
 		}
@@ -282,7 +283,7 @@ func (p *Pipeline) Run(ctx context.Context) error {
 			if failed == nil {
 				failed = err
 				atomic.StoreInt64(&p.control.FlushNs, p.relay.ClockNs())
-				atomic.StoreUint32(&p.control.Command, commandFlush)
+				atomic.StoreUint32(&p.control.Command, abi.CommandFlush)
 			}
 			deadline = time.Now().Add(stopPatience)
 			continue
@@ -320,11 +321,11 @@ func (p *Pipeline) check() error {
 	for i, r := range p.rings {
 		readStats(r.stats, &r.seen)
 		switch r.seen.Status {
-		case ringReset:
+		case abi.RingReset:
 			err = errors.Join(err, fmt.Errorf("%w %d: error completion, vendor syndrome %#x", ErrRing, i, r.seen.Vendor))
-		case ringDesync:
+		case abi.RingDesync:
 			err = errors.Join(err, fmt.Errorf("%w %d: completions and receive queue disagree", ErrRing, i))
-		case ringCompressed:
+		case abi.RingCompressed:
 			err = errors.Join(err, fmt.Errorf("%w %d: compressed completion", ErrRing, i))
 		}
 	}
@@ -340,9 +341,9 @@ func (p *Pipeline) collect() (n int) {
 		mask := uint64(len(r.buf) - 1)
 		for tail != head {
 			m := r.buf[tail&mask:]
-			h := at[abiRecord](m)
+			h := at[abi.Record](m)
 			tail += uint64(h.Size)
-			if h.Kind == recordFlow {
+			if h.Kind == abi.RecordFlow {
 				p.take(i, h, m[64:h.Size])
 				n++
 			}
@@ -352,11 +353,11 @@ func (p *Pipeline) collect() (n int) {
 	return n
 }
 
-func (p *Pipeline) take(ring int, h *abiRecord, m []byte) {
-	f := at[abiFlow](m)
-	var counters *abiHist
+func (p *Pipeline) take(ring int, h *abi.Record, m []byte) {
+	f := at[abi.Flow](m)
+	var counters *abi.Hist
 	if f.Tier != 0 {
-		counters = at[abiHist](m[len(bytesOf(f)):])
+		counters = at[abi.Hist](m[len(bytesOf(f)):])
 	}
 	rec := &p.record
 	f.Record(counters, telemetry.EndReason(h.Reason), rec)

@@ -1,6 +1,10 @@
 package cuda
 
-import "context"
+import (
+	"context"
+
+	"github.com/agp-net/telegraf-agp/agp/pipeline/cuda/abi"
+)
 
 // Device is what the pipeline needs of a machine that runs kernels: a GPU (package cuda of this
 // module) or the host emulation (tests/simt). Its methods may be called from several goroutines.
@@ -27,7 +31,7 @@ type Device interface {
 }
 
 // Addr is an address as the device knows it.
-type Addr uint64
+type Addr = abi.Addr
 
 // Mapped is memory that host and device share. What a kernel writes meanwhile is read with
 // sync/atomic.

@@ -60,7 +60,7 @@ func (g *GPU) load(d *cuda.Device, code []byte) (err error) {
 }
 
 // kernelNames are the kernels that a Device can launch.
-var kernelNames = []string{"agp_rings"}
+var kernelNames = []string{"agp_rings", "agp_nic_send"}
 
 // Info says which GPU it is.
 func (g *GPU) Info() cuda.Info { return g.info }

@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/agp-net/telegraf-agp/agp/mlx5"
+	"github.com/agp-net/telegraf-agp/agp/pipeline/cuda/abi"
 )
 
 // arena hands out memory of a device and frees all of it at once.
@@ -58,8 +59,8 @@ func at[T any](m []byte) *T {
 }
 
 // readStats copies what the device says of a ring, as of one moment.
-func readStats(shared *abiStats, to *abiStats) {
-	const words = int(unsafe.Sizeof(abiStats{}) / 8)
+func readStats(shared *abi.Stats, to *abi.Stats) {
+	const words = int(unsafe.Sizeof(abi.Stats{}) / 8)
 	from := (*[words]uint64)(unsafe.Pointer(shared))
 	dst := (*[words]uint64)(unsafe.Pointer(to))
 	for {

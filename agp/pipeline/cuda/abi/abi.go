@@ -1,18 +1,21 @@
-package cuda
+// Package abi mirrors cuda/kernels/agp.h, which explains the fields: what host and device agree
+// on. A test compares sizes and offsets. It has no state.
+package abi
 
 import "github.com/agp-net/telegraf-agp/agp/flow"
 
-// What follows mirrors cuda/kernels/agp.h, which explains the fields; a test compares sizes and
-// offsets. Flows and their counters are flow.Raw and flow.RawCounters.
+// Addr is an address as the device knows it.
+type Addr uint64
 
+// Limits.
 const (
-	lanes     = 32
-	ways      = 8
-	verdicts  = 64
-	syndromes = 32
+	Lanes     = 32
+	Ways      = 8
+	Verdicts  = 64
+	Syndromes = 32
 )
 
-type abiFragment struct {
+type Fragment struct {
 	Src, Dst     [16]byte
 	SeenNs       int64
 	ID, Tunnel   uint32
@@ -23,11 +26,11 @@ type abiFragment struct {
 }
 
 const (
-	recordSkip = 0
-	recordFlow = 1
+	RecordSkip = 0
+	RecordFlow = 1
 )
 
-type abiRecord struct {
+type Record struct {
 	Size   uint32
 	Ring   uint16
 	Kind   uint8
@@ -35,21 +38,21 @@ type abiRecord struct {
 	_      [56]byte
 }
 
-// maxRecord is the longest record: with counters.
-const maxRecord = 64 + 448 + 640
+// MaxRecord is the longest record: with counters.
+const MaxRecord = 64 + 448 + 640
 
-type abiOut struct {
+type Out struct {
 	Buf, Head, Tail Addr
 	LogSize         uint32
 	_               uint32
 }
 
 const (
-	flagRelay    = 1
-	flagLossless = 2
+	FlagRelay    = 1
+	FlagLossless = 2
 )
 
-type abiRing struct {
+type Ring struct {
 	CQ, CQDB, RQDB, Payload    Addr
 	LogCQ, LogRQ, Pitch, Flags uint32
 	TimeFormat, TimeShift      uint32
@@ -59,61 +62,71 @@ type abiRing struct {
 	Flows, Hists, State, Stats Addr
 	Resets                     Addr
 	LogFragments, LogBuckets   uint32
-	Out                        abiOut
+	Out                        Out
 }
 
 // What has become of a ring.
 const (
-	ringIdle uint32 = iota
-	ringRunning
-	ringStopped
-	ringFlushed
-	ringReset
-	ringDesync
-	ringCompressed
+	RingIdle uint32 = iota
+	RingRunning
+	RingStopped
+	RingFlushed
+	RingReset
+	RingDesync
+	RingCompressed
 )
 
-type abiStats struct {
+type Stats struct {
 	Version, Heartbeat, ClockNs             uint64
 	Status, Vendor                          uint32
 	CQEs, Frames, Bytes                     uint64
-	Drops                                   [verdicts]uint64
-	Errors                                  [syndromes]uint64
+	Drops                                   [Verdicts]uint64
+	Errors                                  [Syndromes]uint64
 	Records, Recorded                       uint64
 	LostRecords, LostPackets, LostBytes     uint64
 	Started, Evicted, Active, ActivePackets uint64
 	TimeSteps, ClockBacks, BadLength        uint64
 }
 
-type abiRingState struct {
+type RingState struct {
 	CI, WQEs, Seq uint64
 	ClockNs, Step int64
 	OutHead       uint64
 	Resets        uint32
 	_             uint32
-	Stats         abiStats
+	Stats         Stats
 }
 
 const (
-	commandRun uint32 = iota
-	commandStop
-	commandFlush
+	CommandRun uint32 = iota
+	CommandStop
+	CommandFlush
 )
 
-type abiControl struct {
+type Control struct {
 	Command uint32
 	_       uint32
 	FlushNs int64
 }
 
-type abiParams struct {
+type Params struct {
 	Control, Rings             Addr
 	Count, Batch, Decap, Key   uint32
 	IdleNs, ActiveNs, LingerNs int64
 	Seed                       uint64
+	Limit uint64
+}
+
+type NIC struct {
+	Control, Rings, Sent Addr
+	Count, Warps, Flows, FrameLen uint32
+	Packets, Seed uint64
+	StartNs int64
+	GapNs, Pace, NewPer1024 uint32
+	_ uint32
 }
 
 type (
-	abiFlow = flow.Raw
-	abiHist = flow.RawCounters
+	Flow = flow.Raw
+	Hist = flow.RawCounters
 )
