@@ -54,6 +54,8 @@ type Built struct {
 	Policy func(*agppb.SteerPolicy) error
 	// Steering appends the rows of a snapshot that only the source's port knows. May be nil.
 	Steering func(*telemetry.Snapshot)
+	// GPU appends the readings of the GPU that the pipeline uses. May be nil.
+	GPU func(*telemetry.Snapshot)
 	// Undo takes back what would outlive the process. It is called at every end of the engine
 	// but a crash, also while the pipeline runs, and more than once. May be nil.
 	Undo func() error
@@ -374,6 +376,9 @@ func (s *server) report() error {
 	s.built.Pipeline.Snapshot(&s.snapshot)
 	if s.built.Steering != nil {
 		s.built.Steering(&s.snapshot)
+	}
+	if s.built.GPU != nil {
+		s.built.GPU(&s.snapshot)
 	}
 	e := &s.snapshot.Engine
 	e.Suppressed += s.emitter.suppressedCount() // beside what the detectors held back

@@ -382,6 +382,10 @@ func TestTotalsAddDeadEnginesPerRow(t *testing.T) {
 			Engine:  telemetry.EngineRow{Source: "pcap", PacketsSeen: n, PacketsActive: 1, FlowsActive: 1, Drops: map[string]uint64{drop: n - 1}},
 			Traffic: []telemetry.TrafficRow{{App: app, Protocol: 6, Flows: n, HandshakeSumNs: n}},
 			Queues:  []telemetry.QueueRow{{Queue: uint16(n), Packets: n, Drops: map[string]uint64{drop: n}, Depth: 7}},
+			GPUs: []telemetry.GPURow{
+				{UUID: "GPU-1", XidErrors: new(n), PowerMilliwatts: new(n)},
+				{UUID: "GPU-of-" + app, XidErrors: new(n), PowerMilliwatts: new(n)},
+			},
 		}
 		tt.take()
 	}
@@ -404,6 +408,11 @@ func TestTotalsAddDeadEnginesPerRow(t *testing.T) {
 	}, s.Queues)
 	require.EqualValues(t, 1, tt.packetsLost)
 	require.EqualValues(t, 1, tt.flowsLost)
+	four, seven, three := uint64(4), uint64(7), uint64(3)
+	require.ElementsMatch(t, []telemetry.GPURow{
+		{UUID: "GPU-1", XidErrors: &seven, PowerMilliwatts: &four}, {UUID: "GPU-of-tls", XidErrors: &four, PowerMilliwatts: &four},
+		{UUID: "GPU-of-dns", XidErrors: &three},
+	}, s.GPUs)
 }
 
 func TestNoMoreFlowsAreLostThanPackets(t *testing.T) {

@@ -1,6 +1,8 @@
 package supervise
 
 import (
+	"slices"
+
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
 )
 
@@ -130,6 +132,20 @@ func (t *totals) merged(dst *telemetry.Snapshot) {
 		}
 		r.Rules = 0 // they went with their engine
 		dst.Steering = append(dst.Steering, r)
+	}
+	dst.GPUs = append(dst.GPUs, c.GPUs...)
+	for i := range b.GPUs {
+		was := &b.GPUs[i]
+		k := slices.IndexFunc(c.GPUs, func(g telemetry.GPURow) bool { return g.UUID == was.UUID })
+		if k < 0 {
+			// Of what counts since the engine started.
+			dst.GPUs = append(dst.GPUs, telemetry.GPURow{Index: was.Index, UUID: was.UUID, Name: was.Name, XidErrors: was.XidErrors})
+			continue
+		}
+		if g := &dst.GPUs[k]; was.XidErrors != nil && g.XidErrors != nil {
+			sum := *g.XidErrors + *was.XidErrors
+			g.XidErrors = &sum
+		}
 	}
 }
 

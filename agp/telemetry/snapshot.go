@@ -14,6 +14,7 @@ type Snapshot struct {
 	Sketches []SketchRow
 	Queues   []QueueRow
 	Steering []SteeringRow
+	GPUs     []GPURow
 }
 
 // TrafficRow are the counters of one (app, class, protocol). The number of rows
@@ -107,6 +108,32 @@ type SteeringRow struct {
 	Rules     uint64 // gauge: rules that lead there
 }
 
+// GPURow are the readings of one GPU. nil is a reading that the GPU does not have.
+type GPURow struct {
+	Index      uint32 // of the driver, without CUDA_VISIBLE_DEVICES
+	UUID, Name string
+	Lost       bool // off the bus
+
+	PowerMilliwatts      *uint64 // gauge
+	EnergyMillijoules    *uint64 // since the driver was loaded
+	SMClockMHz           *uint64 // gauge
+	MemoryClockMHz       *uint64 // gauge
+	MemoryUsedBytes      *uint64 // gauge
+	MemoryTotalBytes     *uint64 // gauge
+	PCIeRXBytesPerSecond *uint64 // gauge: to the GPU
+	PCIeTXBytesPerSecond *uint64 // gauge: from the GPU
+	UtilizationPercent   *uint64 // gauge: share of the time in which a kernel ran
+	TemperatureCelsius   *uint64 // gauge
+	EccCorrected         *uint64 // since the driver was loaded
+	EccUncorrected       *uint64 // since the driver was loaded
+	XidErrors            *uint64 // since the engine started
+	LastXid              *uint64 // gauge: number of the last of them
+	Processes            *uint64 // gauge: that compute
+	EngineMemoryBytes    *uint64 // gauge: of the engine's process
+	EngineWarps          *uint64 // gauge: of the engine's kernels, filled by the pipeline
+	EngineSMs            *uint64 // gauge: with warps of the engine, filled by the pipeline
+}
+
 // EngineRow are the readings of the engine as a whole.
 type EngineRow struct {
 	Source   string   // "pcap", ...
@@ -143,7 +170,7 @@ type EngineRow struct {
 
 // Reset empties s and keeps its memory.
 func (s *Snapshot) Reset() {
-	*s = Snapshot{Traffic: s.Traffic[:0], Top: s.Top[:0], Sketches: s.Sketches[:0], Queues: s.Queues[:0], Steering: s.Steering[:0]}
+	*s = Snapshot{Traffic: s.Traffic[:0], Top: s.Top[:0], Sketches: s.Sketches[:0], Queues: s.Queues[:0], Steering: s.Steering[:0], GPUs: s.GPUs[:0]}
 }
 
 // Summary is the last word of a run: its accounting.

@@ -2532,6 +2532,7 @@ type Snapshot struct {
 	Sketches      []*SketchRow           `protobuf:"bytes,5,rep,name=sketches,proto3" json:"sketches,omitempty"`
 	Queues        []*QueueRow            `protobuf:"bytes,6,rep,name=queues,proto3" json:"queues,omitempty"`
 	Steering      []*SteeringRow         `protobuf:"bytes,7,rep,name=steering,proto3" json:"steering,omitempty"`
+	Gpus          []*GpuRow              `protobuf:"bytes,8,rep,name=gpus,proto3" json:"gpus,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2611,6 +2612,13 @@ func (x *Snapshot) GetQueues() []*QueueRow {
 func (x *Snapshot) GetSteering() []*SteeringRow {
 	if x != nil {
 		return x.Steering
+	}
+	return nil
+}
+
+func (x *Snapshot) GetGpus() []*GpuRow {
+	if x != nil {
+		return x.Gpus
 	}
 	return nil
 }
@@ -3080,6 +3088,219 @@ func (x *QueueRow) GetDepth() int64 {
 }
 
 // SteeringRow is what happened to the traffic of one interface on its way to one target.
+// Readings that a GPU does not have are not set.
+type GpuRow struct {
+	state                protoimpl.MessageState `protogen:"open.v1"`
+	Index                uint32                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
+	Uuid                 string                 `protobuf:"bytes,2,opt,name=uuid,proto3" json:"uuid,omitempty"`
+	Name                 string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	Lost                 bool                   `protobuf:"varint,4,opt,name=lost,proto3" json:"lost,omitempty"`
+	PowerMilliwatts      *uint64                `protobuf:"varint,5,opt,name=power_milliwatts,json=powerMilliwatts,proto3,oneof" json:"power_milliwatts,omitempty"`
+	EnergyMillijoules    *uint64                `protobuf:"varint,6,opt,name=energy_millijoules,json=energyMillijoules,proto3,oneof" json:"energy_millijoules,omitempty"` // since the driver was loaded
+	SmClockMhz           *uint64                `protobuf:"varint,7,opt,name=sm_clock_mhz,json=smClockMhz,proto3,oneof" json:"sm_clock_mhz,omitempty"`
+	MemoryClockMhz       *uint64                `protobuf:"varint,8,opt,name=memory_clock_mhz,json=memoryClockMhz,proto3,oneof" json:"memory_clock_mhz,omitempty"`
+	MemoryUsedBytes      *uint64                `protobuf:"varint,9,opt,name=memory_used_bytes,json=memoryUsedBytes,proto3,oneof" json:"memory_used_bytes,omitempty"`
+	MemoryTotalBytes     *uint64                `protobuf:"varint,10,opt,name=memory_total_bytes,json=memoryTotalBytes,proto3,oneof" json:"memory_total_bytes,omitempty"`
+	PcieRxBytesPerSecond *uint64                `protobuf:"varint,11,opt,name=pcie_rx_bytes_per_second,json=pcieRxBytesPerSecond,proto3,oneof" json:"pcie_rx_bytes_per_second,omitempty"`
+	PcieTxBytesPerSecond *uint64                `protobuf:"varint,12,opt,name=pcie_tx_bytes_per_second,json=pcieTxBytesPerSecond,proto3,oneof" json:"pcie_tx_bytes_per_second,omitempty"`
+	UtilizationPercent   *uint64                `protobuf:"varint,13,opt,name=utilization_percent,json=utilizationPercent,proto3,oneof" json:"utilization_percent,omitempty"`
+	TemperatureCelsius   *uint64                `protobuf:"varint,14,opt,name=temperature_celsius,json=temperatureCelsius,proto3,oneof" json:"temperature_celsius,omitempty"`
+	EccCorrected         *uint64                `protobuf:"varint,15,opt,name=ecc_corrected,json=eccCorrected,proto3,oneof" json:"ecc_corrected,omitempty"` // since the driver was loaded
+	EccUncorrected       *uint64                `protobuf:"varint,16,opt,name=ecc_uncorrected,json=eccUncorrected,proto3,oneof" json:"ecc_uncorrected,omitempty"`
+	XidErrors            *uint64                `protobuf:"varint,17,opt,name=xid_errors,json=xidErrors,proto3,oneof" json:"xid_errors,omitempty"` // since the engine started
+	LastXid              *uint64                `protobuf:"varint,18,opt,name=last_xid,json=lastXid,proto3,oneof" json:"last_xid,omitempty"`
+	Processes            *uint64                `protobuf:"varint,19,opt,name=processes,proto3,oneof" json:"processes,omitempty"`
+	EngineMemoryBytes    *uint64                `protobuf:"varint,20,opt,name=engine_memory_bytes,json=engineMemoryBytes,proto3,oneof" json:"engine_memory_bytes,omitempty"`
+	EngineWarps          *uint64                `protobuf:"varint,21,opt,name=engine_warps,json=engineWarps,proto3,oneof" json:"engine_warps,omitempty"`
+	EngineSms            *uint64                `protobuf:"varint,22,opt,name=engine_sms,json=engineSms,proto3,oneof" json:"engine_sms,omitempty"`
+	unknownFields        protoimpl.UnknownFields
+	sizeCache            protoimpl.SizeCache
+}
+
+func (x *GpuRow) Reset() {
+	*x = GpuRow{}
+	mi := &file_agp_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GpuRow) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GpuRow) ProtoMessage() {}
+
+func (x *GpuRow) ProtoReflect() protoreflect.Message {
+	mi := &file_agp_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GpuRow.ProtoReflect.Descriptor instead.
+func (*GpuRow) Descriptor() ([]byte, []int) {
+	return file_agp_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *GpuRow) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *GpuRow) GetUuid() string {
+	if x != nil {
+		return x.Uuid
+	}
+	return ""
+}
+
+func (x *GpuRow) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *GpuRow) GetLost() bool {
+	if x != nil {
+		return x.Lost
+	}
+	return false
+}
+
+func (x *GpuRow) GetPowerMilliwatts() uint64 {
+	if x != nil && x.PowerMilliwatts != nil {
+		return *x.PowerMilliwatts
+	}
+	return 0
+}
+
+func (x *GpuRow) GetEnergyMillijoules() uint64 {
+	if x != nil && x.EnergyMillijoules != nil {
+		return *x.EnergyMillijoules
+	}
+	return 0
+}
+
+func (x *GpuRow) GetSmClockMhz() uint64 {
+	if x != nil && x.SmClockMhz != nil {
+		return *x.SmClockMhz
+	}
+	return 0
+}
+
+func (x *GpuRow) GetMemoryClockMhz() uint64 {
+	if x != nil && x.MemoryClockMhz != nil {
+		return *x.MemoryClockMhz
+	}
+	return 0
+}
+
+func (x *GpuRow) GetMemoryUsedBytes() uint64 {
+	if x != nil && x.MemoryUsedBytes != nil {
+		return *x.MemoryUsedBytes
+	}
+	return 0
+}
+
+func (x *GpuRow) GetMemoryTotalBytes() uint64 {
+	if x != nil && x.MemoryTotalBytes != nil {
+		return *x.MemoryTotalBytes
+	}
+	return 0
+}
+
+func (x *GpuRow) GetPcieRxBytesPerSecond() uint64 {
+	if x != nil && x.PcieRxBytesPerSecond != nil {
+		return *x.PcieRxBytesPerSecond
+	}
+	return 0
+}
+
+func (x *GpuRow) GetPcieTxBytesPerSecond() uint64 {
+	if x != nil && x.PcieTxBytesPerSecond != nil {
+		return *x.PcieTxBytesPerSecond
+	}
+	return 0
+}
+
+func (x *GpuRow) GetUtilizationPercent() uint64 {
+	if x != nil && x.UtilizationPercent != nil {
+		return *x.UtilizationPercent
+	}
+	return 0
+}
+
+func (x *GpuRow) GetTemperatureCelsius() uint64 {
+	if x != nil && x.TemperatureCelsius != nil {
+		return *x.TemperatureCelsius
+	}
+	return 0
+}
+
+func (x *GpuRow) GetEccCorrected() uint64 {
+	if x != nil && x.EccCorrected != nil {
+		return *x.EccCorrected
+	}
+	return 0
+}
+
+func (x *GpuRow) GetEccUncorrected() uint64 {
+	if x != nil && x.EccUncorrected != nil {
+		return *x.EccUncorrected
+	}
+	return 0
+}
+
+func (x *GpuRow) GetXidErrors() uint64 {
+	if x != nil && x.XidErrors != nil {
+		return *x.XidErrors
+	}
+	return 0
+}
+
+func (x *GpuRow) GetLastXid() uint64 {
+	if x != nil && x.LastXid != nil {
+		return *x.LastXid
+	}
+	return 0
+}
+
+func (x *GpuRow) GetProcesses() uint64 {
+	if x != nil && x.Processes != nil {
+		return *x.Processes
+	}
+	return 0
+}
+
+func (x *GpuRow) GetEngineMemoryBytes() uint64 {
+	if x != nil && x.EngineMemoryBytes != nil {
+		return *x.EngineMemoryBytes
+	}
+	return 0
+}
+
+func (x *GpuRow) GetEngineWarps() uint64 {
+	if x != nil && x.EngineWarps != nil {
+		return *x.EngineWarps
+	}
+	return 0
+}
+
+func (x *GpuRow) GetEngineSms() uint64 {
+	if x != nil && x.EngineSms != nil {
+		return *x.EngineSms
+	}
+	return 0
+}
+
 type SteeringRow struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Interface     string                 `protobuf:"bytes,1,opt,name=interface,proto3" json:"interface,omitempty"`
@@ -3093,7 +3314,7 @@ type SteeringRow struct {
 
 func (x *SteeringRow) Reset() {
 	*x = SteeringRow{}
-	mi := &file_agp_proto_msgTypes[29]
+	mi := &file_agp_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3105,7 +3326,7 @@ func (x *SteeringRow) String() string {
 func (*SteeringRow) ProtoMessage() {}
 
 func (x *SteeringRow) ProtoReflect() protoreflect.Message {
-	mi := &file_agp_proto_msgTypes[29]
+	mi := &file_agp_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3118,7 +3339,7 @@ func (x *SteeringRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SteeringRow.ProtoReflect.Descriptor instead.
 func (*SteeringRow) Descriptor() ([]byte, []int) {
-	return file_agp_proto_rawDescGZIP(), []int{29}
+	return file_agp_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *SteeringRow) GetInterface() string {
@@ -3190,7 +3411,7 @@ type EngineRow struct {
 
 func (x *EngineRow) Reset() {
 	*x = EngineRow{}
-	mi := &file_agp_proto_msgTypes[30]
+	mi := &file_agp_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3202,7 +3423,7 @@ func (x *EngineRow) String() string {
 func (*EngineRow) ProtoMessage() {}
 
 func (x *EngineRow) ProtoReflect() protoreflect.Message {
-	mi := &file_agp_proto_msgTypes[30]
+	mi := &file_agp_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3215,7 +3436,7 @@ func (x *EngineRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineRow.ProtoReflect.Descriptor instead.
 func (*EngineRow) Descriptor() ([]byte, []int) {
-	return file_agp_proto_rawDescGZIP(), []int{30}
+	return file_agp_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *EngineRow) GetSource() string {
@@ -3419,7 +3640,7 @@ type ControlRequest struct {
 
 func (x *ControlRequest) Reset() {
 	*x = ControlRequest{}
-	mi := &file_agp_proto_msgTypes[31]
+	mi := &file_agp_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3431,7 +3652,7 @@ func (x *ControlRequest) String() string {
 func (*ControlRequest) ProtoMessage() {}
 
 func (x *ControlRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agp_proto_msgTypes[31]
+	mi := &file_agp_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3444,7 +3665,7 @@ func (x *ControlRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ControlRequest.ProtoReflect.Descriptor instead.
 func (*ControlRequest) Descriptor() ([]byte, []int) {
-	return file_agp_proto_rawDescGZIP(), []int{31}
+	return file_agp_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ControlRequest) GetRequest() isControlRequest_Request {
@@ -3545,7 +3766,7 @@ type ControlBlock struct {
 
 func (x *ControlBlock) Reset() {
 	*x = ControlBlock{}
-	mi := &file_agp_proto_msgTypes[32]
+	mi := &file_agp_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3557,7 +3778,7 @@ func (x *ControlBlock) String() string {
 func (*ControlBlock) ProtoMessage() {}
 
 func (x *ControlBlock) ProtoReflect() protoreflect.Message {
-	mi := &file_agp_proto_msgTypes[32]
+	mi := &file_agp_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3570,7 +3791,7 @@ func (x *ControlBlock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ControlBlock.ProtoReflect.Descriptor instead.
 func (*ControlBlock) Descriptor() ([]byte, []int) {
-	return file_agp_proto_rawDescGZIP(), []int{32}
+	return file_agp_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ControlBlock) GetPrefix() string {
@@ -3610,7 +3831,7 @@ type ControlUnblock struct {
 
 func (x *ControlUnblock) Reset() {
 	*x = ControlUnblock{}
-	mi := &file_agp_proto_msgTypes[33]
+	mi := &file_agp_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3622,7 +3843,7 @@ func (x *ControlUnblock) String() string {
 func (*ControlUnblock) ProtoMessage() {}
 
 func (x *ControlUnblock) ProtoReflect() protoreflect.Message {
-	mi := &file_agp_proto_msgTypes[33]
+	mi := &file_agp_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3635,7 +3856,7 @@ func (x *ControlUnblock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ControlUnblock.ProtoReflect.Descriptor instead.
 func (*ControlUnblock) Descriptor() ([]byte, []int) {
-	return file_agp_proto_rawDescGZIP(), []int{33}
+	return file_agp_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ControlUnblock) GetPrefix() string {
@@ -3653,7 +3874,7 @@ type ControlList struct {
 
 func (x *ControlList) Reset() {
 	*x = ControlList{}
-	mi := &file_agp_proto_msgTypes[34]
+	mi := &file_agp_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3665,7 +3886,7 @@ func (x *ControlList) String() string {
 func (*ControlList) ProtoMessage() {}
 
 func (x *ControlList) ProtoReflect() protoreflect.Message {
-	mi := &file_agp_proto_msgTypes[34]
+	mi := &file_agp_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3678,7 +3899,7 @@ func (x *ControlList) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ControlList.ProtoReflect.Descriptor instead.
 func (*ControlList) Descriptor() ([]byte, []int) {
-	return file_agp_proto_rawDescGZIP(), []int{34}
+	return file_agp_proto_rawDescGZIP(), []int{35}
 }
 
 type ControlStatus struct {
@@ -3689,7 +3910,7 @@ type ControlStatus struct {
 
 func (x *ControlStatus) Reset() {
 	*x = ControlStatus{}
-	mi := &file_agp_proto_msgTypes[35]
+	mi := &file_agp_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3701,7 +3922,7 @@ func (x *ControlStatus) String() string {
 func (*ControlStatus) ProtoMessage() {}
 
 func (x *ControlStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_agp_proto_msgTypes[35]
+	mi := &file_agp_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3714,7 +3935,7 @@ func (x *ControlStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ControlStatus.ProtoReflect.Descriptor instead.
 func (*ControlStatus) Descriptor() ([]byte, []int) {
-	return file_agp_proto_rawDescGZIP(), []int{35}
+	return file_agp_proto_rawDescGZIP(), []int{36}
 }
 
 type ControlReply struct {
@@ -3730,7 +3951,7 @@ type ControlReply struct {
 
 func (x *ControlReply) Reset() {
 	*x = ControlReply{}
-	mi := &file_agp_proto_msgTypes[36]
+	mi := &file_agp_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3742,7 +3963,7 @@ func (x *ControlReply) String() string {
 func (*ControlReply) ProtoMessage() {}
 
 func (x *ControlReply) ProtoReflect() protoreflect.Message {
-	mi := &file_agp_proto_msgTypes[36]
+	mi := &file_agp_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3755,7 +3976,7 @@ func (x *ControlReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ControlReply.ProtoReflect.Descriptor instead.
 func (*ControlReply) Descriptor() ([]byte, []int) {
-	return file_agp_proto_rawDescGZIP(), []int{36}
+	return file_agp_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ControlReply) GetError() string {
@@ -3807,7 +4028,7 @@ type ControlRule struct {
 
 func (x *ControlRule) Reset() {
 	*x = ControlRule{}
-	mi := &file_agp_proto_msgTypes[37]
+	mi := &file_agp_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3819,7 +4040,7 @@ func (x *ControlRule) String() string {
 func (*ControlRule) ProtoMessage() {}
 
 func (x *ControlRule) ProtoReflect() protoreflect.Message {
-	mi := &file_agp_proto_msgTypes[37]
+	mi := &file_agp_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3832,7 +4053,7 @@ func (x *ControlRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ControlRule.ProtoReflect.Descriptor instead.
 func (*ControlRule) Descriptor() ([]byte, []int) {
-	return file_agp_proto_rawDescGZIP(), []int{37}
+	return file_agp_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ControlRule) GetPrefix() string {
@@ -3898,7 +4119,7 @@ type ControlState struct {
 
 func (x *ControlState) Reset() {
 	*x = ControlState{}
-	mi := &file_agp_proto_msgTypes[38]
+	mi := &file_agp_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3910,7 +4131,7 @@ func (x *ControlState) String() string {
 func (*ControlState) ProtoMessage() {}
 
 func (x *ControlState) ProtoReflect() protoreflect.Message {
-	mi := &file_agp_proto_msgTypes[38]
+	mi := &file_agp_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3923,7 +4144,7 @@ func (x *ControlState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ControlState.ProtoReflect.Descriptor instead.
 func (*ControlState) Descriptor() ([]byte, []int) {
-	return file_agp_proto_rawDescGZIP(), []int{38}
+	return file_agp_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ControlState) GetDryRun() bool {
@@ -4027,7 +4248,7 @@ type ControlAllowed struct {
 
 func (x *ControlAllowed) Reset() {
 	*x = ControlAllowed{}
-	mi := &file_agp_proto_msgTypes[39]
+	mi := &file_agp_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4039,7 +4260,7 @@ func (x *ControlAllowed) String() string {
 func (*ControlAllowed) ProtoMessage() {}
 
 func (x *ControlAllowed) ProtoReflect() protoreflect.Message {
-	mi := &file_agp_proto_msgTypes[39]
+	mi := &file_agp_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4052,7 +4273,7 @@ func (x *ControlAllowed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ControlAllowed.ProtoReflect.Descriptor instead.
 func (*ControlAllowed) Descriptor() ([]byte, []int) {
-	return file_agp_proto_rawDescGZIP(), []int{39}
+	return file_agp_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ControlAllowed) GetPrefix() string {
@@ -4311,7 +4532,7 @@ const file_agp_proto_rawDesc = "" +
 	"\x05score\x18\f \x01(\x01R\x05score\x12\x1b\n" +
 	"\twindow_ns\x18\r \x01(\x03R\bwindowNs\x12\x14\n" +
 	"\x05model\x18\x0e \x01(\tR\x05model\x12\x1c\n" +
-	"\tconfirmed\x18\x0f \x01(\bR\tconfirmed\"\xa8\x02\n" +
+	"\tconfirmed\x18\x0f \x01(\bR\tconfirmed\"\xcc\x02\n" +
 	"\bSnapshot\x12\x17\n" +
 	"\atime_ns\x18\x01 \x01(\x03R\x06timeNs\x12)\n" +
 	"\x06engine\x18\x02 \x01(\v2\x11.agp.v1.EngineRowR\x06engine\x12,\n" +
@@ -4319,7 +4540,8 @@ const file_agp_proto_rawDesc = "" +
 	"\x03top\x18\x04 \x03(\v2\x0e.agp.v1.TopRowR\x03top\x12-\n" +
 	"\bsketches\x18\x05 \x03(\v2\x11.agp.v1.SketchRowR\bsketches\x12(\n" +
 	"\x06queues\x18\x06 \x03(\v2\x10.agp.v1.QueueRowR\x06queues\x12/\n" +
-	"\bsteering\x18\a \x03(\v2\x13.agp.v1.SteeringRowR\bsteering\"\x83\x04\n" +
+	"\bsteering\x18\a \x03(\v2\x13.agp.v1.SteeringRowR\bsteering\x12\"\n" +
+	"\x04gpus\x18\b \x03(\v2\x0e.agp.v1.GpuRowR\x04gpus\"\x83\x04\n" +
 	"\n" +
 	"TrafficRow\x12\x10\n" +
 	"\x03app\x18\x01 \x01(\tR\x03app\x12\x14\n" +
@@ -4372,7 +4594,55 @@ const file_agp_proto_rawDesc = "" +
 	"\n" +
 	"DropsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\x89\x01\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\x8f\n" +
+	"\n" +
+	"\x06GpuRow\x12\x14\n" +
+	"\x05index\x18\x01 \x01(\rR\x05index\x12\x12\n" +
+	"\x04uuid\x18\x02 \x01(\tR\x04uuid\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x12\n" +
+	"\x04lost\x18\x04 \x01(\bR\x04lost\x12.\n" +
+	"\x10power_milliwatts\x18\x05 \x01(\x04H\x00R\x0fpowerMilliwatts\x88\x01\x01\x122\n" +
+	"\x12energy_millijoules\x18\x06 \x01(\x04H\x01R\x11energyMillijoules\x88\x01\x01\x12%\n" +
+	"\fsm_clock_mhz\x18\a \x01(\x04H\x02R\n" +
+	"smClockMhz\x88\x01\x01\x12-\n" +
+	"\x10memory_clock_mhz\x18\b \x01(\x04H\x03R\x0ememoryClockMhz\x88\x01\x01\x12/\n" +
+	"\x11memory_used_bytes\x18\t \x01(\x04H\x04R\x0fmemoryUsedBytes\x88\x01\x01\x121\n" +
+	"\x12memory_total_bytes\x18\n" +
+	" \x01(\x04H\x05R\x10memoryTotalBytes\x88\x01\x01\x12;\n" +
+	"\x18pcie_rx_bytes_per_second\x18\v \x01(\x04H\x06R\x14pcieRxBytesPerSecond\x88\x01\x01\x12;\n" +
+	"\x18pcie_tx_bytes_per_second\x18\f \x01(\x04H\aR\x14pcieTxBytesPerSecond\x88\x01\x01\x124\n" +
+	"\x13utilization_percent\x18\r \x01(\x04H\bR\x12utilizationPercent\x88\x01\x01\x124\n" +
+	"\x13temperature_celsius\x18\x0e \x01(\x04H\tR\x12temperatureCelsius\x88\x01\x01\x12(\n" +
+	"\recc_corrected\x18\x0f \x01(\x04H\n" +
+	"R\feccCorrected\x88\x01\x01\x12,\n" +
+	"\x0fecc_uncorrected\x18\x10 \x01(\x04H\vR\x0eeccUncorrected\x88\x01\x01\x12\"\n" +
+	"\n" +
+	"xid_errors\x18\x11 \x01(\x04H\fR\txidErrors\x88\x01\x01\x12\x1e\n" +
+	"\blast_xid\x18\x12 \x01(\x04H\rR\alastXid\x88\x01\x01\x12!\n" +
+	"\tprocesses\x18\x13 \x01(\x04H\x0eR\tprocesses\x88\x01\x01\x123\n" +
+	"\x13engine_memory_bytes\x18\x14 \x01(\x04H\x0fR\x11engineMemoryBytes\x88\x01\x01\x12&\n" +
+	"\fengine_warps\x18\x15 \x01(\x04H\x10R\vengineWarps\x88\x01\x01\x12\"\n" +
+	"\n" +
+	"engine_sms\x18\x16 \x01(\x04H\x11R\tengineSms\x88\x01\x01B\x13\n" +
+	"\x11_power_milliwattsB\x15\n" +
+	"\x13_energy_millijoulesB\x0f\n" +
+	"\r_sm_clock_mhzB\x13\n" +
+	"\x11_memory_clock_mhzB\x14\n" +
+	"\x12_memory_used_bytesB\x15\n" +
+	"\x13_memory_total_bytesB\x1b\n" +
+	"\x19_pcie_rx_bytes_per_secondB\x1b\n" +
+	"\x19_pcie_tx_bytes_per_secondB\x16\n" +
+	"\x14_utilization_percentB\x16\n" +
+	"\x14_temperature_celsiusB\x10\n" +
+	"\x0e_ecc_correctedB\x12\n" +
+	"\x10_ecc_uncorrectedB\r\n" +
+	"\v_xid_errorsB\v\n" +
+	"\t_last_xidB\f\n" +
+	"\n" +
+	"_processesB\x16\n" +
+	"\x14_engine_memory_bytesB\x0f\n" +
+	"\r_engine_warpsB\r\n" +
+	"\v_engine_sms\"\x89\x01\n" +
 	"\vSteeringRow\x12\x1c\n" +
 	"\tinterface\x18\x01 \x01(\tR\tinterface\x12\x16\n" +
 	"\x06target\x18\x02 \x01(\tR\x06target\x12\x18\n" +
@@ -4494,7 +4764,7 @@ func file_agp_proto_rawDescGZIP() []byte {
 }
 
 var file_agp_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_agp_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
+var file_agp_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
 var file_agp_proto_goTypes = []any{
 	(EndReason)(0),         // 0: agp.v1.EndReason
 	(Log_Level)(0),         // 1: agp.v1.Log.Level
@@ -4527,23 +4797,24 @@ var file_agp_proto_goTypes = []any{
 	(*TopRow)(nil),         // 28: agp.v1.TopRow
 	(*SketchRow)(nil),      // 29: agp.v1.SketchRow
 	(*QueueRow)(nil),       // 30: agp.v1.QueueRow
-	(*SteeringRow)(nil),    // 31: agp.v1.SteeringRow
-	(*EngineRow)(nil),      // 32: agp.v1.EngineRow
-	(*ControlRequest)(nil), // 33: agp.v1.ControlRequest
-	(*ControlBlock)(nil),   // 34: agp.v1.ControlBlock
-	(*ControlUnblock)(nil), // 35: agp.v1.ControlUnblock
-	(*ControlList)(nil),    // 36: agp.v1.ControlList
-	(*ControlStatus)(nil),  // 37: agp.v1.ControlStatus
-	(*ControlReply)(nil),   // 38: agp.v1.ControlReply
-	(*ControlRule)(nil),    // 39: agp.v1.ControlRule
-	(*ControlState)(nil),   // 40: agp.v1.ControlState
-	(*ControlAllowed)(nil), // 41: agp.v1.ControlAllowed
-	nil,                    // 42: agp.v1.Configure.DetectEntry
-	nil,                    // 43: agp.v1.Summary.DropsEntry
-	nil,                    // 44: agp.v1.Summary.ErrorsEntry
-	nil,                    // 45: agp.v1.QueueRow.DropsEntry
-	nil,                    // 46: agp.v1.EngineRow.DropsEntry
-	nil,                    // 47: agp.v1.EngineRow.ErrorsEntry
+	(*GpuRow)(nil),         // 31: agp.v1.GpuRow
+	(*SteeringRow)(nil),    // 32: agp.v1.SteeringRow
+	(*EngineRow)(nil),      // 33: agp.v1.EngineRow
+	(*ControlRequest)(nil), // 34: agp.v1.ControlRequest
+	(*ControlBlock)(nil),   // 35: agp.v1.ControlBlock
+	(*ControlUnblock)(nil), // 36: agp.v1.ControlUnblock
+	(*ControlList)(nil),    // 37: agp.v1.ControlList
+	(*ControlStatus)(nil),  // 38: agp.v1.ControlStatus
+	(*ControlReply)(nil),   // 39: agp.v1.ControlReply
+	(*ControlRule)(nil),    // 40: agp.v1.ControlRule
+	(*ControlState)(nil),   // 41: agp.v1.ControlState
+	(*ControlAllowed)(nil), // 42: agp.v1.ControlAllowed
+	nil,                    // 43: agp.v1.Configure.DetectEntry
+	nil,                    // 44: agp.v1.Summary.DropsEntry
+	nil,                    // 45: agp.v1.Summary.ErrorsEntry
+	nil,                    // 46: agp.v1.QueueRow.DropsEntry
+	nil,                    // 47: agp.v1.EngineRow.DropsEntry
+	nil,                    // 48: agp.v1.EngineRow.ErrorsEntry
 }
 var file_agp_proto_depIdxs = []int32{
 	4,  // 0: agp.v1.Command.hello:type_name -> agp.v1.Hello
@@ -4565,40 +4836,41 @@ var file_agp_proto_depIdxs = []int32{
 	6,  // 16: agp.v1.Configure.source:type_name -> agp.v1.Source
 	11, // 17: agp.v1.Configure.decap:type_name -> agp.v1.Decap
 	12, // 18: agp.v1.Configure.emit:type_name -> agp.v1.Emit
-	42, // 19: agp.v1.Configure.detect:type_name -> agp.v1.Configure.DetectEntry
+	43, // 19: agp.v1.Configure.detect:type_name -> agp.v1.Configure.DetectEntry
 	7,  // 20: agp.v1.Source.live:type_name -> agp.v1.Live
 	8,  // 21: agp.v1.Live.policy:type_name -> agp.v1.SteerPolicy
 	10, // 22: agp.v1.SteerRules.add:type_name -> agp.v1.SteerRule
 	1,  // 23: agp.v1.Log.level:type_name -> agp.v1.Log.Level
 	21, // 24: agp.v1.Finished.summary:type_name -> agp.v1.Summary
-	43, // 25: agp.v1.Summary.drops:type_name -> agp.v1.Summary.DropsEntry
-	44, // 26: agp.v1.Summary.errors:type_name -> agp.v1.Summary.ErrorsEntry
+	44, // 25: agp.v1.Summary.drops:type_name -> agp.v1.Summary.DropsEntry
+	45, // 26: agp.v1.Summary.errors:type_name -> agp.v1.Summary.ErrorsEntry
 	24, // 27: agp.v1.Records.records:type_name -> agp.v1.FlowRecord
 	25, // 28: agp.v1.Alerts.alerts:type_name -> agp.v1.Alert
 	0,  // 29: agp.v1.FlowRecord.end_reason:type_name -> agp.v1.EndReason
-	32, // 30: agp.v1.Snapshot.engine:type_name -> agp.v1.EngineRow
+	33, // 30: agp.v1.Snapshot.engine:type_name -> agp.v1.EngineRow
 	27, // 31: agp.v1.Snapshot.traffic:type_name -> agp.v1.TrafficRow
 	28, // 32: agp.v1.Snapshot.top:type_name -> agp.v1.TopRow
 	29, // 33: agp.v1.Snapshot.sketches:type_name -> agp.v1.SketchRow
 	30, // 34: agp.v1.Snapshot.queues:type_name -> agp.v1.QueueRow
-	31, // 35: agp.v1.Snapshot.steering:type_name -> agp.v1.SteeringRow
-	45, // 36: agp.v1.QueueRow.drops:type_name -> agp.v1.QueueRow.DropsEntry
-	46, // 37: agp.v1.EngineRow.drops:type_name -> agp.v1.EngineRow.DropsEntry
-	47, // 38: agp.v1.EngineRow.errors:type_name -> agp.v1.EngineRow.ErrorsEntry
-	34, // 39: agp.v1.ControlRequest.block:type_name -> agp.v1.ControlBlock
-	35, // 40: agp.v1.ControlRequest.unblock:type_name -> agp.v1.ControlUnblock
-	34, // 41: agp.v1.ControlRequest.rate_limit:type_name -> agp.v1.ControlBlock
-	36, // 42: agp.v1.ControlRequest.list:type_name -> agp.v1.ControlList
-	37, // 43: agp.v1.ControlRequest.status:type_name -> agp.v1.ControlStatus
-	39, // 44: agp.v1.ControlReply.rule:type_name -> agp.v1.ControlRule
-	39, // 45: agp.v1.ControlReply.rules:type_name -> agp.v1.ControlRule
-	40, // 46: agp.v1.ControlReply.state:type_name -> agp.v1.ControlState
-	41, // 47: agp.v1.ControlState.allowed:type_name -> agp.v1.ControlAllowed
-	48, // [48:48] is the sub-list for method output_type
-	48, // [48:48] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	32, // 35: agp.v1.Snapshot.steering:type_name -> agp.v1.SteeringRow
+	31, // 36: agp.v1.Snapshot.gpus:type_name -> agp.v1.GpuRow
+	46, // 37: agp.v1.QueueRow.drops:type_name -> agp.v1.QueueRow.DropsEntry
+	47, // 38: agp.v1.EngineRow.drops:type_name -> agp.v1.EngineRow.DropsEntry
+	48, // 39: agp.v1.EngineRow.errors:type_name -> agp.v1.EngineRow.ErrorsEntry
+	35, // 40: agp.v1.ControlRequest.block:type_name -> agp.v1.ControlBlock
+	36, // 41: agp.v1.ControlRequest.unblock:type_name -> agp.v1.ControlUnblock
+	35, // 42: agp.v1.ControlRequest.rate_limit:type_name -> agp.v1.ControlBlock
+	37, // 43: agp.v1.ControlRequest.list:type_name -> agp.v1.ControlList
+	38, // 44: agp.v1.ControlRequest.status:type_name -> agp.v1.ControlStatus
+	40, // 45: agp.v1.ControlReply.rule:type_name -> agp.v1.ControlRule
+	40, // 46: agp.v1.ControlReply.rules:type_name -> agp.v1.ControlRule
+	41, // 47: agp.v1.ControlReply.state:type_name -> agp.v1.ControlState
+	42, // 48: agp.v1.ControlState.allowed:type_name -> agp.v1.ControlAllowed
+	49, // [49:49] is the sub-list for method output_type
+	49, // [49:49] is the sub-list for method input_type
+	49, // [49:49] is the sub-list for extension type_name
+	49, // [49:49] is the sub-list for extension extendee
+	0,  // [0:49] is the sub-list for field type_name
 }
 
 func init() { file_agp_proto_init() }
@@ -4627,7 +4899,8 @@ func file_agp_proto_init() {
 		(*Event_Alive)(nil),
 	}
 	file_agp_proto_msgTypes[22].OneofWrappers = []any{}
-	file_agp_proto_msgTypes[31].OneofWrappers = []any{
+	file_agp_proto_msgTypes[29].OneofWrappers = []any{}
+	file_agp_proto_msgTypes[32].OneofWrappers = []any{
 		(*ControlRequest_Block)(nil),
 		(*ControlRequest_Unblock)(nil),
 		(*ControlRequest_RateLimit)(nil),
@@ -4640,7 +4913,7 @@ func file_agp_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agp_proto_rawDesc), len(file_agp_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   46,
+			NumMessages:   47,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

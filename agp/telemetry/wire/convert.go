@@ -239,6 +239,18 @@ func SnapshotToProto(s *telemetry.Snapshot) *agppb.Snapshot {
 			Interface: r.Interface, Target: r.Target, Packets: r.Packets, Bytes: r.Bytes, Rules: r.Rules,
 		})
 	}
+	for i := range s.GPUs {
+		g := &s.GPUs[i]
+		p.Gpus = append(p.Gpus, &agppb.GpuRow{
+			Index: g.Index, Uuid: g.UUID, Name: g.Name, Lost: g.Lost, PowerMilliwatts: g.PowerMilliwatts,
+			EnergyMillijoules: g.EnergyMillijoules, SmClockMhz: g.SMClockMHz, MemoryClockMhz: g.MemoryClockMHz,
+			MemoryUsedBytes: g.MemoryUsedBytes, MemoryTotalBytes: g.MemoryTotalBytes,
+			PcieRxBytesPerSecond: g.PCIeRXBytesPerSecond, PcieTxBytesPerSecond: g.PCIeTXBytesPerSecond,
+			UtilizationPercent: g.UtilizationPercent, TemperatureCelsius: g.TemperatureCelsius,
+			EccCorrected: g.EccCorrected, EccUncorrected: g.EccUncorrected, XidErrors: g.XidErrors, LastXid: g.LastXid,
+			Processes: g.Processes, EngineMemoryBytes: g.EngineMemoryBytes, EngineWarps: g.EngineWarps, EngineSms: g.EngineSMs,
+		})
+	}
 	return p
 }
 
@@ -291,6 +303,17 @@ func SnapshotFromProto(p *agppb.Snapshot, s *telemetry.Snapshot) error {
 	for _, r := range p.GetSteering() {
 		s.Steering = append(s.Steering, telemetry.SteeringRow{
 			Interface: r.GetInterface(), Target: r.GetTarget(), Packets: r.GetPackets(), Bytes: r.GetBytes(), Rules: r.GetRules(),
+		})
+	}
+	for _, g := range p.GetGpus() {
+		s.GPUs = append(s.GPUs, telemetry.GPURow{
+			Index: g.GetIndex(), UUID: g.GetUuid(), Name: g.GetName(), Lost: g.GetLost(), PowerMilliwatts: g.PowerMilliwatts,
+			EnergyMillijoules: g.EnergyMillijoules, SMClockMHz: g.SmClockMhz, MemoryClockMHz: g.MemoryClockMhz,
+			MemoryUsedBytes: g.MemoryUsedBytes, MemoryTotalBytes: g.MemoryTotalBytes,
+			PCIeRXBytesPerSecond: g.PcieRxBytesPerSecond, PCIeTXBytesPerSecond: g.PcieTxBytesPerSecond,
+			UtilizationPercent: g.UtilizationPercent, TemperatureCelsius: g.TemperatureCelsius,
+			EccCorrected: g.EccCorrected, EccUncorrected: g.EccUncorrected, XidErrors: g.XidErrors, LastXid: g.LastXid,
+			Processes: g.Processes, EngineMemoryBytes: g.EngineMemoryBytes, EngineWarps: g.EngineWarps, EngineSMs: g.EngineSms,
 		})
 	}
 	return n.err

@@ -30,6 +30,11 @@ func fill(rng *rand.Rand, v reflect.Value) {
 		}
 	case reflect.Map:
 		v.Set(reflect.ValueOf(map[string]uint64{"a": rng.Uint64(), "b": 1}))
+	case reflect.Pointer:
+		if rng.IntN(2) == 0 {
+			v.Set(reflect.New(v.Type().Elem()))
+			fill(rng, v.Elem())
+		}
 	case reflect.String:
 		v.SetString([]string{"x", "tcp", "émile"}[rng.IntN(3)])
 	case reflect.Bool:

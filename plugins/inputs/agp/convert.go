@@ -106,7 +106,7 @@ func (l labels) set(tags map[string]string, iface string) {
 }
 
 // Metrics adds the points of one snapshot: agp_traffic, agp_top, agp_sketch,
-// agp_queue, agp_steering and agp_engine.
+// agp_queue, agp_steering, agp_gpu and agp_engine.
 func (c *Converter) Metrics(s *telemetry.Snapshot, st supervise.Status, now time.Time, acc telegraf.Accumulator) {
 	c.traffic(s, now, acc)
 	if st.Up || st.State == supervise.StateFinished || st.State == supervise.StateStopped {
@@ -115,6 +115,9 @@ func (c *Converter) Metrics(s *telemetry.Snapshot, st supervise.Status, now time
 	}
 	c.queues(s, now, acc)
 	c.steering(s, now, acc)
+	if st.Up {
+		gpus(s, now, acc)
+	}
 	c.engine(s, &st, now, acc)
 }
 
@@ -225,6 +228,32 @@ func (c *Converter) queues(s *telemetry.Snapshot, now time.Time, acc telegraf.Ac
 		}
 		tags := map[string]string{"interface": c.o.Interface, "queue": strconv.Itoa(int(q.Queue))}
 		acc.AddCounter("agp_queue", fields, tags, now)
+	}
+}
+
+// gpus leaves out what a GPU does not say.
+func gpus(s *telemetry.Snapshot, now time.Time, acc telegraf.Accumulator) {
+	for i := range s.GPUs {
+		g := &s.GPUs[i]
+		fields := map[string]any{"lost": g.Lost}
+		for name, v := range map[string]*uint64{
+			"sm_clock_mhz": g.SMClockMHz, "memory_clock_mhz": g.MemoryClockMHz,
+			"memory_used_bytes": g.MemoryUsedBytes, "memory_total_bytes": g.MemoryTotalBytes,
+			"pcie_rx_bytes_per_second": g.PCIeRXBytesPerSecond, "pcie_tx_bytes_per_second": g.PCIeTXBytesPerSecond,
+			"utilization_percent": g.UtilizationPercent, "temperature_celsius": g.TemperatureCelsius,
+			"ecc_corrected": g.EccCorrected, "ecc_uncorrected": g.EccUncorrected, "xid_errors": g.XidErrors, "last_xid": g.LastXid,
+			"processes": g.Processes, "engine_memory_bytes": g.EngineMemoryBytes, "engine_warps": g.EngineWarps, "engine_sms": g.EngineSMs,
+		} {
+			if v != nil {
+				fields[name] = i63(*v)
+			}
+		}
+		for name, v := range map[string]*uint64{"power_watts": g.PowerMilliwatts, "energy_joules": g.EnergyMillijoules} {
+			if v != nil {
+				fields[name] = float64(*v) / 1000
+			}
+		}
+		acc.AddFields("agp_gpu", fields, map[string]string{"index": strconv.Itoa(int(g.Index)), "uuid": g.UUID, "name": g.Name}, now)
 	}
 }
 

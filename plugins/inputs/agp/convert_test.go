@@ -48,7 +48,14 @@ func fullSnapshot() *telemetry.Snapshot {
 			{Name: "nothing", Kind: telemetry.SketchQuantile},
 		},
 		Steering: []telemetry.SteeringRow{{Interface: "eth0", Target: "engine", Packets: 10, Bytes: 20}},
-		Queues:   []telemetry.QueueRow{{Queue: 3, Packets: 10, Bytes: 20, Drops: map[string]uint64{"arp": 2}, Depth: 1}, {Queue: 4, Depth: -1}},
+		GPUs: []telemetry.GPURow{{
+			UUID: "GPU-1", Name: "NVIDIA H200", PowerMilliwatts: new(uint64(81500)), EnergyMillijoules: new(uint64(1234567)), SMClockMHz: new(uint64(1980)),
+			MemoryClockMHz: new(uint64(3201)), MemoryUsedBytes: new(uint64(1 << 30)), MemoryTotalBytes: new(uint64(139 << 30)),
+			PCIeRXBytesPerSecond: new(uint64(1000)), PCIeTXBytesPerSecond: new(uint64(2000)), UtilizationPercent: new(uint64(100)),
+			TemperatureCelsius: new(uint64(40)), EccCorrected: new(uint64(0)), EccUncorrected: new(uint64(0)), XidErrors: new(uint64(1)), LastXid: new(uint64(31)),
+			Processes: new(uint64(1)), EngineMemoryBytes: new(uint64(1 << 29)), EngineWarps: new(uint64(16)), EngineSMs: new(uint64(4)),
+		}},
+		Queues: []telemetry.QueueRow{{Queue: 3, Packets: 10, Bytes: 20, Drops: map[string]uint64{"arp": 2}, Depth: 1}, {Queue: 4, Depth: -1}},
 	}
 }
 
@@ -229,7 +236,8 @@ func TestReadmeExampleHasOnlyWhatIsPrinted(t *testing.T) {
 	}
 	for _, line := range strings.Split(known, "\n") {
 		name, _, _ := strings.Cut(line, " ")
-		require.True(t, name == "" || names[name], "no example of %s", name)
+		// The demo uses no GPU.
+		require.True(t, name == "" || name == "agp_gpu" || names[name], "no example of %s", name)
 	}
 }
 
@@ -242,8 +250,29 @@ func TestTagsAreEnumerationsAndAddressesAreFields(t *testing.T) {
 			require.NotEmpty(t, tag.Value, "%s %s", m.Name(), tag.Key)
 			require.False(t, m.HasField(tag.Key), "%s %s is tag and field", m.Name(), tag.Key)
 		}
+		if m.Name() == "agp_gpu" { // serves whatever it serves
+			require.Equal(t, map[string]string{"index": "0", "uuid": "GPU-1", "name": "NVIDIA H200"}, m.Tags())
+			continue
+		}
 		require.Equal(t, "eth0", m.Tags()["interface"], m.Name())
 	}
+}
+
+func TestReadingsThatAGPUDoesNotHaveAreLeftOut(t *testing.T) {
+	s := &telemetry.Snapshot{GPUs: []telemetry.GPURow{{Index: 3, UUID: "MIG-1", Name: "slice", Lost: true, MemoryUsedBytes: new(uint64(0))}}}
+	gpus := func(st supervise.Status) (list []telegraf.Metric) {
+		for _, m := range collect(ConverterOptions{}, func(c *Converter, acc telegraf.Accumulator) { c.Metrics(s, st, time.Now(), acc) }) {
+			if m.Name() == "agp_gpu" {
+				list = append(list, m)
+			}
+		}
+		return list
+	}
+	list := gpus(running())
+	require.Len(t, list, 1)
+	require.Equal(t, map[string]any{"lost": true, "memory_used_bytes": int64(0)}, list[0].Fields())
+	require.Equal(t, "3", list[0].Tags()["index"])
+	require.Empty(t, gpus(supervise.Status{State: supervise.StateRestarting}), "the readings are those of an engine that is gone")
 }
 
 func TestReadingsThatDoNotExistAreLeftOutOfMetrics(t *testing.T) {
