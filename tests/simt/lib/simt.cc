@@ -78,6 +78,7 @@ struct warp_state {
 	uint32_t switches; // since the last nap
 	uint32_t nap, asked;
 	uint64_t random;
+	uint64_t looks; // at the clock
 	launch *of;
 	block *in;
 	pthread_t thread;
@@ -512,6 +513,8 @@ void pause(uint32_t ns) {
 	next(w);
 }
 
+uint64_t cycles() { return ++self().looks; }
+
 void touch() {
 	warp_state &w = self();
 	if (__builtin_expect(--w.budget != 0, 1)) return;
@@ -545,7 +548,8 @@ void *shared(const void *tag, size_t size) {
 #ifdef SIMT_TSAN
 // Fences: an acquire fence synchronises with the release whose value an earlier relaxed load
 // has read, and a release fence lets later relaxed stores publish what was before it. Two
-// fibers of the lane stand for these two sets.
+// fibers of the lane stand for these two sets. A byte may be read of a word that was written, so
+// that the aligned eight bytes stand for all that are in them; hosts use the exact address.
 
 static void become(void *fiber) { __tsan_switch_to_fiber(fiber, __tsan_switch_to_fiber_no_sync); }
 
@@ -554,6 +558,7 @@ void loaded(uint64_t p) {
 	if (!l.before) l.before = __tsan_create_fiber(0);
 	become(l.before);
 	__tsan_acquire((void *)p);
+	if (p % 8) __tsan_acquire((void *)(p - p % 8));
 	become(l.fiber);
 }
 
@@ -581,6 +586,7 @@ void storing(uint64_t p) {
 	if (!l.released) return;
 	become(l.after);
 	__tsan_release((void *)p);
+	if (p % 8) __tsan_release((void *)(p - p % 8));
 	become(l.fiber);
 }
 #endif

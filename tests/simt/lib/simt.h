@@ -58,6 +58,7 @@ struct kernel {
 uint64_t collective(operation op, uint32_t mask, uint64_t value, uint32_t arg, const char *file, int line);
 void *shared(const void *tag, size_t size);
 void pause(uint32_t ns);
+uint64_t cycles();
 [[noreturn]] void misaligned(uint64_t p, uint32_t size, const char *file, int line);
 
 // touch comes before an access of namespace sys: a lane that only looks at memory gives way to
@@ -155,10 +156,7 @@ AGP_DEVICE void give16(uint64_t p, words v, SIMT_AT) {
 		sys::store32(p + 4 * i, v.w[i]);
 }
 // cycles goes on by one with every look.
-AGP_DEVICE uint64_t cycles() {
-	static thread_local uint64_t n;
-	return ++n;
-}
+AGP_DEVICE uint64_t cycles() { return simt::cycles(); }
 AGP_DEVICE words load16(const void *p, SIMT_AT) {
 	if (__builtin_expect((uint64_t)p % 16 != 0, 0)) simt::misaligned((uint64_t)p, 16, file, line);
 	words v;
