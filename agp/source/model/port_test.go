@@ -74,10 +74,11 @@ func (r *rig) inject(n int) (ok int) {
 	return ok
 }
 
-// drain polls every queue until it is empty or has an error, and gives credit back.
+// drain polls every queue until it is empty or has an error, and gives credit back. A poller
+// that finds completions without end is stopped.
 func (r *rig) drain() {
 	for i, p := range r.poll {
-		for {
+		for range 64 {
 			var err error
 			if r.list, err = p.Poll(r.list); err != nil {
 				r.errs[i] = err
