@@ -23,6 +23,9 @@ ifeq ($(AGP_CAPTURES),)
 unexport AGP_CAPTURES
 endif
 
+# go-nvml, which tests use, wraps deprecated functions as well.
+export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
+
 .DEFAULT_GOAL := help
 .PHONY: help build cuda cuda-compiler demo test test-unit test-simt test-e2e test-live lint fuzz bench bench-live train generate cover deps deps-bench clean
 
