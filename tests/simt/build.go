@@ -148,7 +148,7 @@ func hashSources(h io.Writer, top, dir string) error {
 			return err
 		}
 		fmt.Fprintf(h, "%s/%s %d\n", dir, e.Name(), len(b))
-		h.Write(b)
+		_, _ = h.Write(b)
 	}
 	return nil
 }

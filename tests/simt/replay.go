@@ -28,6 +28,7 @@ type Replay struct {
 	Order      uint64 // seed of the order of lanes
 	Flow       flow.Config
 	Decap      packet.Decap
+	Early      bool // a fault of the host: completions come before their payload
 
 	header replayHeader
 	frames bytes.Buffer
@@ -38,9 +39,9 @@ type Replay struct {
 }
 
 type replayHeader struct {
-	Order, Seed                                                                     uint64
-	IdleNs, ActiveNs, LingerNs, FlushNs                                             int64
-	Rings, LogRQ, Pitch, Batch, LogBuckets, LogRecords, Decap, Key, RingFlag, Warps uint32
+	Order, Seed                                                                                 uint64
+	IdleNs, ActiveNs, LingerNs, FlushNs                                                         int64
+	Rings, LogRQ, Pitch, Batch, LogBuckets, LogRecords, Decap, Key, RingFlag, Warps, Early, Pad uint32
 }
 
 type replayFrame struct {
@@ -141,6 +142,7 @@ func (r *Replay) Run(ctx context.Context, dir string, s Sanitizer) (*Result, err
 	h.LogBuckets, h.LogRecords, h.RingFlag, h.Warps = uint32(r.LogBuckets), uint32(r.LogRecords), relayedFlag|losslessFlag, uint32(r.Warps)
 	h.Decap = flags(r.Decap.VXLAN, r.Decap.GRE, r.Decap.Geneve, r.Decap.GTPU)
 	h.Key = flags(r.Flow.Key.VLAN, r.Flow.Key.Tunnel)
+	h.Early = flags(r.Early)
 	path := filepath.Join(dir, "frames")
 	if err := os.WriteFile(path, slices.Concat(Bytes(h), r.frames.Bytes()), 0o644); err != nil {
 		return nil, err
@@ -149,6 +151,11 @@ func (r *Replay) Run(ctx context.Context, dir string, s Sanitizer) (*Result, err
 	if err != nil {
 		return nil, err
 	}
+	return parse(out)
+}
+
+// parse reads what lib/host.h prints.
+func parse(out []byte) (*Result, error) {
 	res := &Result{}
 	lines := bufio.NewScanner(bytes.NewReader(out))
 	for lines.Scan() {

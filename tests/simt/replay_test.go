@@ -3,6 +3,7 @@ package simt
 import (
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -99,5 +100,40 @@ func TestKernelIsCleanUnderSanitizers(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestACompletionBeforeItsPayloadIsFound: ThreadSanitizer sees it, whatever the processor makes of it.
+func TestACompletionBeforeItsPayloadIsFound(t *testing.T) {
+	testcap.Program(t, compiler)
+	r := &Replay{Early: true}
+	feed(t, r, 7, 500)
+	_, err := r.Run(deadline(t), t.TempDir(), Thread)
+	require.ErrorContains(t, err, "data race")
+}
+
+// TestThePortOnTheDeviceIsCleanUnderSanitizers: the NIC model's kernel beside the one that reads
+// its rings, one warp and several for a ring, with the same records in every build and order.
+func TestThePortOnTheDeviceIsCleanUnderSanitizers(t *testing.T) {
+	testcap.Program(t, compiler)
+	const packets = 3200
+	ctx := deadline(t)
+	run := func(s Sanitizer, warps, order int) *Result {
+		out, err := Run(ctx, "tests/simt/lib/port.cc", s, "2", strconv.Itoa(warps), strconv.Itoa(packets), strconv.Itoa(order))
+		require.NoError(t, err)
+		res, err := parse(out)
+		require.NoError(t, err)
+		require.Len(t, res.Rings, 2)
+		for _, n := range res.Rings {
+			require.Equal(t, uint64(packets), n.Frames)
+			require.Equal(t, uint64(packets), n.Recorded)
+		}
+		return res
+	}
+	want := run(Plain, 1, 1)
+	for order, s := range []Sanitizer{Plain, Address, Thread} {
+		for warps := 1; warps <= 3; warps++ {
+			require.Equal(t, want, run(s, warps, 2+order), "%s, %d warps", s, warps)
+		}
 	}
 }

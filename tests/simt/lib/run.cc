@@ -1,196 +1,25 @@
 // run FILE replays frames through the packet path's kernel, in a build with a sanitizer or
-// without, and prints the records: a host that owns the rings, in one thread, without Go. The
-// file is what replay.go writes: a run_config, then for each frame a run_frame and its bytes.
-//
-// Memory is allocated piece by piece, what lies behind a frame in its slot may not be read.
-#include "main.cu"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-#include <initializer_list>
-
-#if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/asan_interface.h>
-#else
-#define ASAN_POISON_MEMORY_REGION(p, n) ((void)(p), (void)(n))
-#define ASAN_UNPOISON_MEMORY_REGION(p, n) ((void)(p), (void)(n))
-#endif
-
-typedef struct {
-	uint64_t order; // seed of the lanes' order
-	uint64_t seed;  // of the flows' hash
-	int64_t idle_ns, active_ns, linger_ns, flush_ns;
-	uint32_t rings, log_rq, pitch, batch, log_buckets, log_records, decap, key, flags, warps;
-} run_config;
-
-typedef struct {
-	int64_t ts_ns;
-	uint32_t ring, captured, wire_len;
-	uint16_t link, segment_size;
-	uint8_t side, tick, pad[6];
-} run_frame;
-
-template <class T> static T *make(size_t n = 1) {
-	T *p = (T *)aligned_alloc(64, (n * sizeof(T) + 63) / 64 * 64);
-	if (!p) abort();
-	memset((void *)p, 0, (n * sizeof(T) + 63) / 64 * 64);
-	return p;
-}
-
-static uint16_t be16(uint16_t v) { return __builtin_bswap16(v); }
-static uint32_t be32(uint32_t v) { return __builtin_bswap32(v); }
-template <class T> static void put(uint8_t *p, T v) { memcpy(p, &v, sizeof v); }
-
-static void fail(const char *what) {
-	fprintf(stderr, "run: %s\n", what);
-	_exit(3);
-}
-
-struct host_ring {
-	agp_ring *dev;
-	uint64_t cq, wq; // entries written
-	uint64_t tail;
-	uint8_t *covered; // whether a slot has bytes that may not be read
-
-	// room reports whether an entry can be written, with a slot or without.
-	bool room(bool slot) const {
-		uint32_t ci = be32(__atomic_load_n((uint32_t *)dev->cq_db, __ATOMIC_ACQUIRE));
-		uint32_t posted = be32(__atomic_load_n((uint32_t *)dev->rq_db, __ATOMIC_ACQUIRE));
-		if ((((uint32_t)cq - ci) & 0xffffff) >= 1u << dev->log_cq) return false;
-		return !slot || (uint16_t)(posted - (uint32_t)wq) != 0;
-	}
-
-	void write(const run_frame &f, const uint8_t *data) {
-		uint8_t *c = (uint8_t *)dev->cq + (cq & ((1ull << dev->log_cq) - 1)) * 64;
-		uint8_t e[64] = {};
-		put(e + 0x02, be16(f.link));
-		e[0x04] = f.side;
-		put(e + 0x06, be16(f.segment_size));
-		put(e + 0x24, be32(f.wire_len));
-		put(e + 0x2c, be32(f.captured));
-		put(e + 0x30, __builtin_bswap64((uint64_t)f.ts_ns));
-		if (!f.tick) {
-			put(e + 0x3c, be16((uint16_t)wq));
-			uint8_t *slot = (uint8_t *)dev->payload + (wq & ((1ull << dev->log_rq) - 1)) * dev->pitch;
-			ASAN_UNPOISON_MEMORY_REGION(slot, dev->pitch);
-			memcpy(slot, data, f.captured);
-			uint32_t used = (f.captured + 15) / 16 * 16; // what loads of 16 bytes reach
-			if (used < dev->pitch) ASAN_POISON_MEMORY_REGION(slot + used, dev->pitch - used);
-			wq++;
-		}
-		memcpy(c, e, 63);
-		uint8_t owner = cq >> dev->log_cq & 1;
-		__atomic_store_n(c + 63, (uint8_t)((f.tick ? cqe::no_packet : cqe::send) << 4 | owner), __ATOMIC_RELEASE);
-		cq++;
-	}
-
-	// take prints the records that are there and returns their number.
-	int take() {
-		int n = 0;
-		uint64_t head = __atomic_load_n((uint64_t *)dev->out.head, __ATOMIC_ACQUIRE), mask = (1ull << dev->out.log_size) - 1;
-		for (; tail != head; n++) {
-			const uint8_t *p = (const uint8_t *)dev->out.buf + (tail & mask);
-			const agp_record *r = (const agp_record *)p;
-			if (r->kind != AGP_SKIP) {
-				char line[2 * (sizeof(agp_record) + sizeof(agp_flow) + sizeof(agp_hist)) + 1];
-				if (r->size > sizeof line / 2) fail("a record of more than it can have");
-				for (uint32_t i = 0; i < r->size; i++) {
-					line[2 * i] = "0123456789abcdef"[p[i] >> 4];
-					line[2 * i + 1] = "0123456789abcdef"[p[i] & 15];
-				}
-				line[2 * r->size] = '\n';
-				fwrite(line, 1, 2 * r->size + 1, stdout);
-			}
-			tail += r->size;
-			__atomic_store_n((uint64_t *)dev->out.tail, tail, __ATOMIC_RELEASE);
-		}
-		return n;
-	}
-};
+// without, and prints the records. The file is what replay.go writes: a run_config, then for each
+// frame a run_frame and its bytes.
+#include "host.h"
 
 int main(int argc, char **argv) {
 	FILE *in = argc > 1 ? fopen(argv[1], "rb") : nullptr;
 	run_config c;
 	if (!in || fread(&c, sizeof c, 1, in) != 1) fail("no input");
-	agp_ring *rings = make<agp_ring>(c.rings);
-	agp_control *control = make<agp_control>();
-	host_ring *host = make<host_ring>(c.rings);
-	size_t places = (size_t)AGP_WAYS << c.log_buckets;
-	for (uint32_t i = 0; i < c.rings; i++) {
-		agp_ring &r = rings[i];
-		r.log_rq = c.log_rq;
-		r.log_cq = c.log_rq + 1;
-		r.pitch = c.pitch;
-		r.flags = c.flags;
-		r.cq = (uint64_t)make<uint8_t>((size_t)64 << r.log_cq);
-		memset((void *)r.cq, 0xff, (size_t)64 << r.log_cq);
-		r.cq_db = (uint64_t)make<uint32_t>(2);
-		r.rq_db = (uint64_t)make<uint32_t>(2);
-		*(uint32_t *)r.rq_db = be32(1u << c.log_rq);
-		r.payload = (uint64_t)make<uint8_t>((size_t)c.pitch << c.log_rq);
-		r.log_fragments = 7;
-		r.fragments = (uint64_t)make<agp_fragment>(8 << r.log_fragments);
-		r.log_buckets = c.log_buckets;
-		r.tags = (uint64_t)make<uint32_t>(places);
-		r.due = (uint64_t)make<uint32_t>(places);
-		r.flows = (uint64_t)make<agp_flow>(places);
-		r.hists = (uint64_t)make<agp_hist>(places);
-		r.state = (uint64_t)make<agp_ring_state>();
-		r.stats = (uint64_t)make<agp_stats>();
-		r.resets = (uint64_t)make<uint32_t>();
-		r.out.log_size = c.log_records;
-		r.out.buf = (uint64_t)make<uint8_t>((size_t)1 << c.log_records);
-		r.out.head = (uint64_t)make<uint64_t>();
-		r.out.tail = (uint64_t)make<uint64_t>();
-		host[i].dev = &r;
-	}
-	agp_params p = {};
-	p.control = (uint64_t)control;
-	p.rings = (uint64_t)rings;
-	p.count = c.rings;
-	p.batch = c.batch;
-	p.decap = c.decap;
-	p.key = c.key;
-	p.idle_ns = c.idle_ns;
-	p.active_ns = c.active_ns;
-	p.linger_ns = c.linger_ns;
-	p.seed = c.seed;
-	simt_seed(c.order);
-	void *handle;
-	int rc = simt_launch("agp_rings", (c.rings + c.warps - 1) / c.warps, c.warps, &p, sizeof p, &handle);
-	if (rc) fail("launch");
-
+	host h(c);
+	void *handle = h.launch();
 	uint8_t *data = make<uint8_t>(c.pitch);
 	run_frame f;
 	while (fread(&f, sizeof f, 1, in) == 1) {
 		if (f.ring >= c.rings || f.captured > c.pitch || fread(data, 1, f.captured, in) != f.captured) fail("a frame of the input is malformed");
-		host_ring &h = host[f.ring];
-		while (!h.room(!f.tick)) {
-			int n = 0;
-			for (uint32_t i = 0; i < c.rings; i++) n += host[i].take();
+		host_ring &r = h.ring[f.ring];
+		while (!r.room(!f.tick)) {
+			int n = h.take();
 			if (simt_wait(handle, 0) == 0) fail("the kernel ended early");
 			if (n == 0) usleep(20);
 		}
-		h.write(f, data);
+		r.write(f, data, c.early);
 	}
-	__atomic_store_n((uint64_t *)&control->flush_ns, (uint64_t)c.flush_ns, __ATOMIC_RELAXED);
-	__atomic_store_n(&control->command, (uint32_t)AGP_FLUSH, __ATOMIC_RELEASE);
-	for (bool ended = false; !ended;) {
-		ended = simt_wait(handle, 100000) == 0;
-		for (uint32_t i = 0; i < c.rings; i++) host[i].take();
-	}
-	simt_release(handle);
-	for (uint32_t i = 0; i < c.rings; i++) {
-		const agp_stats &s = *(const agp_stats *)rings[i].stats;
-		uint64_t dropped = 0;
-		for (int v = 1; v < AGP_VERDICTS; v++) dropped += s.drops[v];
-		printf("ring %u", s.status);
-		for (uint64_t v : {s.frames, s.bytes, s.recorded, dropped, s.lost_packets, s.records, s.evicted, s.active_packets}) printf(" %llu", (unsigned long long)v);
-		printf("\n");
-	}
-	fflush(stdout);
-	_exit(0); // what the run used is not looked for as leaks
+	h.finish(handle);
 }
