@@ -46,7 +46,7 @@ func TestBehaviour02CountersWrap(t *testing.T) {
 	r := newRig(t, Config{Layout: l})
 	p, port := r.poll[0], r.port
 	frame := udp(60, 1, 0)
-	const n = 1<<24 + 1<<17 // past the 24 bits of the consumer index, many times past the 16 of the WQE index
+	const n = wrapFrames
 	for sent := 0; sent < n; {
 		for range min(n-sent, 1<<13) {
 			binary.BigEndian.PutUint32(frame[numberAt:], uint32(sent))
