@@ -17,6 +17,10 @@ import (
 
 //go:generate bash build.sh
 
+// Toolkit is the CUDA that the device code is compiled with, 1000 * major + 10 *
+// minor. An older driver cannot load it.
+const Toolkit = 13000
+
 // ErrCapability says that a device is too old for the device code.
 var ErrCapability = errors.New("compute capability below 8.0")
 
