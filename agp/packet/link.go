@@ -101,6 +101,7 @@ type cursor struct {
 	off    int // <= len(f)
 	lim    int // where the enclosing layer ends on the wire, seen from the start of f
 	tunnel int // tunnels opened so far
+	tags   int // tags, labels and bridged frames since the innermost tunnel
 }
 
 // rest returns the captured bytes that are not read yet.
@@ -208,7 +209,7 @@ func (p *Parser) ether(c cursor, in *Info) Verdict {
 // etherType dispatches on an Ethernet type (or, below etMinType, an 802.3
 // length) whose payload starts at c.
 func (p *Parser) etherType(typ uint16, c cursor, in *Info) Verdict {
-	for range maxTags {
+	for ; c.tags < maxTags; c.tags++ {
 		f := c.rest()
 		switch typ {
 		case etIPv4:
@@ -248,6 +249,7 @@ func (p *Parser) etherType(typ uint16, c cursor, in *Info) Verdict {
 			return p.pppoe(c, in)
 		default:
 			if typ < etMinType {
+				c.tags++ // bridged frames nest too
 				return p.llc(c, in)
 			}
 			return nonIP(typ)
@@ -342,7 +344,7 @@ func (p *Parser) snap(c cursor, in *Info) Verdict {
 // mpls parses a label stack. What it carries is not written in it: the reserved
 // labels and the first nibble tell (RFC 4928), Ethernet by its own type.
 func (p *Parser) mpls(c cursor, in *Info) Verdict {
-	for range maxTags {
+	for ; c.tags < maxTags; c.tags++ {
 		f := c.rest()
 		if len(f) < 4 {
 			return TruncatedL2
@@ -352,6 +354,7 @@ func (p *Parser) mpls(c cursor, in *Info) Verdict {
 		if entry&0x100 == 0 {
 			continue
 		}
+		c.tags++ // frames in it nest too
 		return p.mplsPayload(entry>>12, c, in)
 	}
 	return TooManyHeaders

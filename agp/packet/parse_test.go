@@ -98,6 +98,9 @@ func badFrames() []counted {
 		{TruncatedL2, LinkAVS, "80 21 10 01 ff ff ff ff"},
 		{TooManyHeaders, LinkEthernet, macs + strings.Repeat("81 00 00 05", 20) + "08 00" + udp4},
 		{TooManyHeaders, LinkEthernet, macs + "88 47" + strings.Repeat("00 01 00 40", 20)},
+		{TooManyHeaders, LinkEthernet, macs + "00 32" + strings.Repeat("aa aa 03 00 80 c2 00 07 00 00"+macs+"00 32", 20)},
+		{TooManyHeaders, LinkEthernet, macs + "00 32" + strings.Repeat("aa aa 03 00 00 00 81 00 00 00 00 32", 20)},
+		{TooManyHeaders, LinkEthernet, macs + "88 47" + strings.Repeat("00 01 01 40"+macs+"88 47", 20)},
 	}
 }
 

@@ -19,6 +19,7 @@ func (p *Parser) open(kind uint16, id uint32, c cursor, in *Info) (Verdict, bool
 		return OK, false
 	}
 	c.tunnel++
+	c.tags = 0
 	inner := Info{
 		TimestampNs: in.TimestampNs,
 		WireLen:     in.WireLen,

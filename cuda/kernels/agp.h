@@ -243,7 +243,7 @@ typedef struct {
 	uint32_t gap_ns;      // between packets of a ring, in their own time
 	uint32_t pace;        // clock cycles of the device per batch of 32, 0: as fast as there is credit
 	uint32_t new_per_1024; // packets in 1024 that begin another flow in the place of one
-	uint32_t pad;
+	uint32_t prefill;      // not 0: write without credit, before the rings are read
 } agp_nic;
 
 #endif

@@ -29,7 +29,7 @@ AGP_DEVICE void frame(const agp_nic &p, uint32_t ring, uint64_t n, uint32_t w[16
 	if (p.new_per_1024)
 		generation = (uint32_t)(n * p.new_per_1024 / 1024 / p.flows); // all places have a new flow in turn
 	bool back = h >> 63;
-	uint64_t id = mix(p.seed ^ ((uint64_t)ring << 40 | (uint64_t)generation << 24 ^ flow));
+	uint64_t id = mix(p.seed ^ ((uint64_t)ring << 40 | ((uint64_t)generation << 24 ^ flow)));
 	uint32_t client = 0x0a000000 | (flow & 0xffffff), server = 0xc0000000 | (uint32_t)(id & 0xffffff) | (ring & 0x3f) << 24;
 	uint32_t cport = 1024 + (uint32_t)(id >> 32) % 60000, sport = 443;
 	uint32_t l3 = p.frame_len - 14, payload = l3 - 40;
@@ -71,7 +71,7 @@ AGP_DEVICE void send(const agp_nic &p, uint32_t ring, uint32_t which) {
 	bool stop = false;
 	uint64_t began = cycles();
 	while (!stop && (p.packets == 0 || n < p.packets)) {
-		for (uint32_t spins = 0; may < n + 32 && !stop; spins++) {
+		for (uint32_t spins = 0; may < n + 32 && !stop && !p.prefill; spins++) {
 			// The other warps may be ahead or behind by some batches: a difference of 16 bits is read
 			// from the oldest packet that can be without credit.
 			uint64_t from = n - (n < 32 * p.warps ? n : 32 * p.warps);

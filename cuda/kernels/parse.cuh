@@ -162,6 +162,7 @@ struct reader {
 	uint32_t kind;    // Ethernet type of what follows, for KIND
 	uint32_t decap;   // tunnels to open
 	uint32_t tunnels; // opened so far
+	int32_t tags;     // tags, labels and bridged frames since the innermost tunnel
 	bool padded;      // the 802.11 header is filled up to 4 bytes, for WIFI
 	verdict v;
 	agp_packet *out;
@@ -374,13 +375,13 @@ AGP_DEVICE step ether(reader &r) {
 	if (left(r) < ETHER_HEADER)
 		return end(r, TRUNCATED_L2);
 	r.kind = be16(r, 12);
-	return go(r, ETHER_HEADER, KIND);
+	return go(r, ETHER_HEADER, r.kind == ET_IPV4 ? IPV4 : r.kind == ET_IPV6 ? IPV6 : KIND);
 }
 
 // kind dispatches on an Ethernet type (or, below ET_MIN, an 802.3 length).
 AGP_DEVICE step kind(reader &r) {
 	uint32_t type = r.kind;
-	for (int i = 0; i < MAX_TAGS; i++) {
+	for (; r.tags < MAX_TAGS; r.tags++) {
 		int32_t n, at; // length of the tag, and where the next type is in it
 		switch (type) {
 		case ET_IPV4:
@@ -422,6 +423,7 @@ AGP_DEVICE step kind(reader &r) {
 		case ET_CTP:
 			return end(r, NON_IP_CTP);
 		default:
+			r.tags++; // bridged frames nest too
 			return type < ET_MIN ? LLC : end(r, NON_IP_OTHER);
 		}
 		if (left(r) < n)
@@ -498,7 +500,7 @@ AGP_DEVICE bool looks_ether(const reader &r, int32_t n) {
 // first nibble tell (RFC 4928), Ethernet by its own type.
 AGP_DEVICE step mpls(reader &r) {
 	uint32_t entry = 0;
-	for (int i = 0; i < MAX_TAGS && !(entry & 0x100); i++) {
+	for (; r.tags < MAX_TAGS && !(entry & 0x100); r.tags++) {
 		if (left(r) < 4)
 			return end(r, TRUNCATED_L2);
 		entry = be32(r, 0);
@@ -795,6 +797,7 @@ AGP_DEVICE step open(reader &r, uint32_t kind, uint32_t id, int32_t n) {
 	if (r.tunnels >= MAX_TUNNELS)
 		return DONE;
 	r.tunnels++;
+	r.tags = 0;
 	r.outer = *r.out;
 	clear(r.out, r.outer.wire_len, id, r.outer.vlan, r.outer.flags | AGP_TUNNEL);
 	r.kind = kind;
@@ -1016,6 +1019,7 @@ AGP_OUTLINE uint8_t slow(uint32_t link, view f, uint32_t wire_len, uint32_t deca
 	r.kind = 0;
 	r.decap = decap;
 	r.tunnels = 0;
+	r.tags = 0;
 	r.padded = false;
 	r.out = out;
 	step next = start(r, link);

@@ -252,7 +252,7 @@ func (p *Pipeline) newRing() (*ring, error) {
 // Run implements pipeline.Pipeline.
 func (p *Pipeline) Run(ctx context.Context) error {
 	const warps = 1 // per block, so that each ring has a multiprocessor as long as there are enough
-	run, err := p.cfg.Device.Launch("agp_rings", p.cfg.Rings, warps, bytesOf(&p.params))
+	run, err := p.cfg.Device.Launch(ringsKernel, p.cfg.Rings, warps, bytesOf(&p.params))
 	if err != nil {
 		return fmt.Errorf("launch: %w", err)
 	}

@@ -19,11 +19,16 @@ type GPU struct {
 	info   cuda.Info
 	ctx    *cuda.Context
 	module *cuda.Module
-	stream *cuda.Stream
 
 	mu     sync.Mutex
-	funcs  map[string]*cuda.Function
+	funcs  map[string]function
 	memory map[Addr]func() error
+}
+
+// function is a kernel and the stream on which it is launched: kernels run beside each other.
+type function struct {
+	*cuda.Function
+	stream *cuda.Stream
 }
 
 // OpenGPU takes a share of the device's context and loads the device code.
@@ -36,7 +41,7 @@ func OpenGPU(d *cuda.Device) (*GPU, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", info.Name, err)
 	}
-	g := &GPU{info: info, funcs: map[string]*cuda.Function{}, memory: map[Addr]func() error{}}
+	g := &GPU{info: info, funcs: map[string]function{}, memory: map[Addr]func() error{}}
 	if err := g.load(d, image.Code); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", info.Name, err), g.Close())
 	}
@@ -51,16 +56,22 @@ func (g *GPU) load(d *cuda.Device, code []byte) (err error) {
 		return err
 	}
 	for _, name := range kernelNames { // looked up now: later it can block
-		if g.funcs[name], err = g.module.Function(name); err != nil {
+		var f function
+		if f.Function, err = g.module.Function(name); err == nil {
+			f.stream, err = g.ctx.NewStream()
+		}
+		if err != nil {
 			return err
 		}
+		g.funcs[name] = f
 	}
-	g.stream, err = g.ctx.NewStream()
-	return err
+	return nil
 }
 
 // kernelNames are the kernels that a Device can launch.
-var kernelNames = []string{"agp_rings", "agp_nic_send"}
+var kernelNames = []string{ringsKernel, "agp_nic_send"}
+
+const ringsKernel = "agp_rings"
 
 // Info says which GPU it is.
 func (g *GPU) Info() cuda.Info { return g.info }
@@ -114,18 +125,18 @@ func (g *GPU) Read(p []byte, a Addr) error { return g.ctx.CopyFromDevice(p, cuda
 
 // Launch implements Device.
 func (g *GPU) Launch(kernel string, blocks, warps int, params []byte) (Run, error) {
-	f := g.funcs[kernel]
-	if f == nil {
+	f, ok := g.funcs[kernel]
+	if !ok {
 		return nil, fmt.Errorf("%w: no kernel %s", cuda.ErrArgument, kernel)
 	}
 	// Cooperative: a ring whose warp does not run would wait for ever.
-	l := cuda.Launch{Grid: cuda.Dim{X: blocks}, Block: cuda.Dim{X: 32 * warps}, Cooperative: true, Persistent: true}
-	if err := g.stream.Launch(f, l, cuda.Bytes(params)); err != nil {
+	l := cuda.Launch{Grid: cuda.Dim{X: blocks}, Block: cuda.Dim{X: 32 * warps}, Cooperative: kernel == ringsKernel, Persistent: true}
+	if err := f.stream.Launch(f.Function, l, cuda.Bytes(params)); err != nil {
 		return nil, err
 	}
 	r := &gpuRun{done: make(chan struct{})}
 	go func() {
-		r.err = g.stream.Wait(context.Background())
+		r.err = f.stream.Wait(context.Background())
 		close(r.done)
 	}()
 	return r, nil
@@ -153,8 +164,8 @@ func (g *GPU) Close() error {
 	for a := range g.memory {
 		err = errors.Join(err, g.Free(a))
 	}
-	if g.stream != nil {
-		err = errors.Join(err, g.stream.Close())
+	for _, f := range g.funcs {
+		err = errors.Join(err, f.stream.Close())
 	}
 	if g.module != nil {
 		err = errors.Join(err, g.module.Unload())

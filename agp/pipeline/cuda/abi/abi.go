@@ -114,16 +114,15 @@ type Params struct {
 	Count, Batch, Decap, Key   uint32
 	IdleNs, ActiveNs, LingerNs int64
 	Seed                       uint64
-	Limit uint64
+	Limit                      uint64
 }
 
 type NIC struct {
-	Control, Rings, Sent Addr
-	Count, Warps, Flows, FrameLen uint32
-	Packets, Seed uint64
-	StartNs int64
-	GapNs, Pace, NewPer1024 uint32
-	_ uint32
+	Control, Rings, Sent             Addr
+	Count, Warps, Flows, FrameLen    uint32
+	Packets, Seed                    uint64
+	StartNs                          int64
+	GapNs, Pace, NewPer1024, Prefill uint32
 }
 
 type (
