@@ -89,6 +89,7 @@ AGP_DEVICE void send(const agp_nic &p, uint32_t ring, uint32_t which) {
 		}
 		if (stop)
 			break;
+		warp::sync(warp::all); // the credit is that of all lanes
 		if (p.pace) {
 			uint64_t due = began + turn * p.pace * p.warps;
 			while (cycles() < due)

@@ -53,6 +53,7 @@ struct lane {
 	void *fiber, *before, *after; // itself; what its acquire fences wait for; what its release fences cover
 	char fence[2];
 	bool released;
+	uint64_t polled; // the 16 bytes that it has looked at last
 #endif
 };
 
@@ -555,6 +556,7 @@ static void become(void *fiber) { __tsan_switch_to_fiber(fiber, __tsan_switch_to
 
 void loaded(uint64_t p) {
 	lane &l = self().lanes[self().place.lane];
+	l.polled = p & ~15ull;
 	if (!l.before) l.before = __tsan_create_fiber(0);
 	become(l.before);
 	__tsan_acquire((void *)p);
@@ -580,6 +582,12 @@ void release() {
 	become(l.fiber);
 	l.released = true;
 }
+
+void unseen(void *to, const void *from, int words) {
+	for (int i = 0; i < words; i++) __atomic_store_n((uint32_t *)to + i, __atomic_load_n((const uint32_t *)from + i, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
+}
+
+bool polled(uint64_t p) { return self().lanes[self().place.lane].polled == p; }
 
 void storing(uint64_t p) {
 	lane &l = self().lanes[self().place.lane];

@@ -71,6 +71,8 @@ void loaded(uint64_t p);
 void storing(uint64_t p);
 void acquire();
 void release();
+void unseen(void *to, const void *from, int words);
+bool polled(uint64_t p);
 #else
 static inline void loaded(uint64_t) {}
 static inline void storing(uint64_t) {}
@@ -144,25 +146,38 @@ AGP_DEVICE void release() { simt::release(); }
 struct words {
 	uint32_t w[4];
 };
-// take16 loads what another device has written. Its words are four accesses, as the memory model
-// has it.
-AGP_DEVICE words take16(uint64_t p, SIMT_AT) {
-	if (__builtin_expect(p % 16 != 0, 0)) simt::misaligned(p, 16, file, line);
-	return words{{sys::load32(p), sys::load32(p + 4), sys::load32(p + 8), sys::load32(p + 12)}};
-}
-AGP_DEVICE void give16(uint64_t p, words v, SIMT_AT) {
-	if (__builtin_expect(p % 16 != 0, 0)) simt::misaligned(p, 16, file, line);
-	for (int i = 0; i < 4; i++)
-		sys::store32(p + 4 * i, v.w[i]);
-}
-// cycles goes on by one with every look.
-AGP_DEVICE uint64_t cycles() { return simt::cycles(); }
 AGP_DEVICE words load16(const void *p, SIMT_AT) {
 	if (__builtin_expect((uint64_t)p % 16 != 0, 0)) simt::misaligned((uint64_t)p, 16, file, line);
 	words v;
 	__builtin_memcpy(&v, p, sizeof v);
 	return v;
 }
+// take16 loads what another device has written, give16 stores it. To ThreadSanitizer, the last
+// word stands for all four, which become visible at once, and take16 is a plain access: relaxed
+// ones race with nothing, but what is taken without an order to who has written it is not worth
+// taking. The 16 bytes whose owner the lane has polled are the order themselves.
+AGP_DEVICE words take16(uint64_t p, SIMT_AT) {
+	if (__builtin_expect(p % 16 != 0, 0)) simt::misaligned(p, 16, file, line);
+#ifdef __SANITIZE_THREAD__
+	words v;
+	simt::unseen(v.w, (const void *)p, 4);
+	if (!simt::polled(p)) v.w[3] = *(const uint32_t __attribute__((may_alias)) *)(p + 12);
+	return v;
+#else
+	return words{{sys::load32(p), sys::load32(p + 4), sys::load32(p + 8), sys::load32(p + 12)}};
+#endif
+}
+AGP_DEVICE void give16(uint64_t p, words v, SIMT_AT) {
+	if (__builtin_expect(p % 16 != 0, 0)) simt::misaligned(p, 16, file, line);
+#ifdef __SANITIZE_THREAD__
+	simt::unseen((void *)p, v.w, 3);
+#else
+	for (int i = 0; i < 3; i++) sys::store32(p + 4 * i, v.w[i]);
+#endif
+	sys::store32(p + 12, v.w[3]);
+}
+// cycles goes on by one with every look.
+AGP_DEVICE uint64_t cycles() { return simt::cycles(); }
 AGP_DEVICE void store16(void *p, words v, SIMT_AT) {
 	if (__builtin_expect((uint64_t)p % 16 != 0, 0)) simt::misaligned((uint64_t)p, 16, file, line);
 	__builtin_memcpy(p, &v, sizeof v);
