@@ -24,6 +24,7 @@ import (
 	"github.com/agp-net/telegraf-agp/agp/source"
 	"github.com/agp-net/telegraf-agp/agp/source/pcap"
 	"github.com/agp-net/telegraf-agp/agp/steer"
+	"github.com/agp-net/telegraf-agp/cuda"
 	"github.com/agp-net/telegraf-agp/plugins/inputs/agp"
 )
 
@@ -94,9 +95,10 @@ type machine struct {
 
 func (m *machine) examine(ctx context.Context) []finding {
 	list := []finding{
-		processor(model.ISAs()), m.memory(), m.kernel(), m.hugepages(), m.capabilities(), m.memlock(), kernelFeatures(steer.Probe()), m.gpu(),
-		m.models(), m.telegraf(ctx), m.configuration(),
+		processor(model.ISAs()), m.memory(), m.kernel(), m.hugepages(), m.capabilities(), m.memlock(), kernelFeatures(steer.Probe()),
 	}
+	list = append(list, gpuFindings(cuda.Open)...)
+	list = append(list, m.models(), m.telegraf(ctx), m.configuration())
 	for _, c := range m.captures {
 		list = append(list, capture(c))
 	}
@@ -204,20 +206,6 @@ func (m *machine) capabilities() finding {
 		found = strings.Join(have, " ")
 	}
 	return finding{levelOK, "capabilities", found, ""}
-}
-
-// gpu looks for the driver's library without loading it: the binary is static.
-func (m *machine) gpu() finding {
-	for _, dir := range []string{"usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/lib", "usr/local/nvidia/lib64", "usr/local/cuda/compat"} {
-		if _, err := os.Stat(filepath.Join(m.root, dir, "libcuda.so.1")); err != nil {
-			continue
-		}
-		if _, err := os.Stat(filepath.Join(m.root, "proc/driver/nvidia/version")); err != nil {
-			return finding{levelWarn, "gpu", "libcuda.so.1 found, but no driver is loaded", "the CPU pipeline is used"}
-		}
-		return finding{levelOK, "gpu", "driver and libcuda.so.1 found", ""}
-	}
-	return finding{levelOK, "gpu", "none, the CPU pipeline is used", ""}
 }
 
 func (m *machine) models() finding {

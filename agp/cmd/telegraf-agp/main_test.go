@@ -249,7 +249,7 @@ func TestDoctorReportsAndSetsTheExitCode(t *testing.T) {
 	out, _, code := call(t, "doctor", "--capture", file)
 	require.Zero(t, code, out)
 	require.Regexp(t, `(?m)^ok +capture +`, out)
-	for _, what := range []string{"processor", "memory", "kernel", "huge pages", "capabilities", "gpu", "models", "telegraf", "configuration"} {
+	for _, what := range []string{"processor", "memory", "kernel", "huge pages", "capabilities", "gpu", "pipeline", "models", "telegraf", "configuration"} {
 		require.Regexp(t, `(?m)^(ok|note|warn) +`+what+` `, out)
 	}
 
@@ -311,7 +311,6 @@ func TestDoctorReadsTheMachine(t *testing.T) {
 	m := machine{root: root}
 	require.Equal(t, levelWarn, m.memory().level, "nothing is known")
 	require.Equal(t, levelWarn, m.capabilities().level)
-	require.Equal(t, levelOK, m.gpu().level, "a GPU is not needed")
 
 	write("proc/meminfo", "MemTotal: 1 kB\nMemAvailable:   1000000 kB\nHugePages_Total: 4\nHugepagesize: 2048 kB\n")
 	require.Equal(t, levelOK, m.memory().level)
@@ -321,11 +320,6 @@ func TestDoctorReadsTheMachine(t *testing.T) {
 	require.Equal(t, levelWarn, m.memory().level)
 	write("proc/self/status", "Name: x\nCapEff:\t0000000000003000\n")
 	require.Equal(t, "net_raw net_admin", m.capabilities().found)
-
-	write("usr/lib/x86_64-linux-gnu/libcuda.so.1", "")
-	require.Equal(t, levelWarn, m.gpu().level, "a library without a driver")
-	write("proc/driver/nvidia/version", "")
-	require.Equal(t, levelOK, m.gpu().level)
 }
 
 func TestDoctorJudgesTelegrafByItsVersion(t *testing.T) {
