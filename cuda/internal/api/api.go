@@ -11,10 +11,8 @@ type Attribute int32
 
 // Attributes of a device.
 const (
-	MaxThreadsPerBlock     Attribute = 1
 	ClockRateKHz           Attribute = 13
 	Multiprocessors        Attribute = 16
-	Integrated             Attribute = 18
 	CanMapHostMemory       Attribute = 19
 	ComputeModeOf          Attribute = 20
 	EccEnabled             Attribute = 32
@@ -52,9 +50,8 @@ const (
 	CtxMapHost      = 0x08
 	CtxKeepLocal    = 0x10 // local memory that a launch needed is kept
 
-	HostPortable      = 1
-	HostDeviceMap     = 2
-	HostWriteCombined = 4
+	HostPortable  = 1
+	HostDeviceMap = 2
 
 	StreamNonBlocking = 1
 	EventNoTiming     = 2
