@@ -25,7 +25,7 @@ const limit = 10 * time.Second
 type params struct {
 	Control uint64 // address of a word
 	N       uint32
-	pad     uint32
+	_       uint32
 }
 
 // kernels are: spin, which runs until the word is not 0; add, which adds N to it;

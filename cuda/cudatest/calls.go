@@ -502,10 +502,10 @@ func (d *Driver) EventRecord(he, hs api.Handle) api.Result {
 	if !ok || !isStream {
 		return api.InvalidHandle
 	}
-	done, at := make(chan struct{}), time.Time{}
-	e.done, e.at = done, func() int64 { return at.UnixNano() }
+	done, at := make(chan struct{}), new(time.Time)
+	e.done, e.at = done, at
 	d.enqueue(s, func() api.Result {
-		at = time.Now()
+		*at = time.Now()
 		close(done)
 		return api.Success
 	})
@@ -561,7 +561,7 @@ func (d *Driver) EventElapsedTime(start, end api.Handle) (float32, api.Result) {
 	case !closed(a.done) || !closed(b.done):
 		return 0, api.NotReady
 	}
-	return float32(b.at()-a.at()) / 1e6, api.Success
+	return float32(b.at.Sub(*a.at)) / 1e6, api.Success
 }
 
 // ModuleLoadDataEx implements the interface.

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -133,7 +134,7 @@ type (
 	event struct {
 		noTime bool
 		done   chan struct{} // nil: never recorded
-		at     func() int64
+		at     *time.Time    // set when it is done
 	}
 	link struct {
 		log *api.Log
