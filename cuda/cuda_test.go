@@ -527,6 +527,24 @@ func TestUnknownStateOfAKernelIsBusy(t *testing.T) {
 	require.Empty(t, d.Waited())
 }
 
+// TestKernelWithoutAMarkIsKnownByItsStream: the kernel runs, but the event after it
+// could not be recorded.
+func TestKernelWithoutAMarkIsKnownByItsStream(t *testing.T) {
+	d := fake(cudatest.Options{})
+	c := retain(t, d)
+	spin := function(t, c, "spin")
+	s, err := c.NewStream()
+	require.NoError(t, err)
+	b, err := c.HostAlloc(4)
+	require.NoError(t, err)
+	d.Fail("cuEventRecord", cuda.Unknown, 0)
+	require.ErrorIs(t, s.Launch(spin, cuda.Launch{Persistent: true}, cuda.Value(&params{Control: uint64(b.Device)})), cuda.Unknown)
+	require.ErrorIs(t, b.Free(), cuda.ErrBusy)
+	(&persistent{s, b}).stop(t)
+	require.NoError(t, b.Free())
+	require.Empty(t, d.Waited())
+}
+
 func TestStartTwiceStopTwice(t *testing.T) {
 	d := fake(cudatest.Options{})
 	a, b := retain(t, d), retain(t, d)

@@ -87,3 +87,20 @@ func TestAFailedInterfaceIsAnErrorThatARestartCanCure(t *testing.T) {
 	require.Equal(t, "if0: network is down", ev.GetError().GetText())
 	require.Error(t, p.served())
 }
+
+// TestGPUReadingsReachThePlugin: what the reader appends is in every snapshot.
+func TestGPUReadingsReachThePlugin(t *testing.T) {
+	p := beginBuilt(t, waiting, func(b *Built) {
+		b.GPU = func(s *telemetry.Snapshot) {
+			s.GPUs = append(s.GPUs, telemetry.GPURow{UUID: "GPU-1", PowerMilliwatts: new(uint64(81000))})
+		}
+	})
+	p.configure(&agppb.Configure{})
+	rows := p.until(func(ev *agppb.Event) bool { return ev.GetSnapshot() != nil }).GetSnapshot().GetGpus()
+	require.Len(t, rows, 1)
+	require.Equal(t, "GPU-1", rows[0].GetUuid())
+	require.EqualValues(t, 81000, rows[0].GetPowerMilliwatts())
+	require.Nil(t, rows[0].EnergyMillijoules)
+	p.send(&agppb.Command{Command: &agppb.Command_Stop{Stop: &agppb.Stop{}}})
+	require.NoError(t, p.served())
+}
