@@ -254,6 +254,11 @@ func TestCompressedSessions(t *testing.T) {
 			require.Equal(t, list, got, "%d from %d", n, at)
 		}
 	}
+	// Where arrays are: after the title, then at multiples of 8 from it on.
+	for i, want := range map[int][2]int{0: {1, 0}, 7: {1, 7}, 8: {8, 0}, 15: {8, 7}, 16: {16, 0}} {
+		cqe, array := MiniSlot(i)
+		require.Equal(t, want, [2]int{cqe, array}, i)
+	}
 	b := make([]byte, CQESize)
 	title := CQE{WQECounter: 9, L4HdrTypeEtc: HdrTCP}
 	list := []CQE{{ByteCnt: 60, RXHashResult: 1}, {ByteCnt: 61, RXHashResult: 2}}

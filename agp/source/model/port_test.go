@@ -125,3 +125,61 @@ func TestFramesComeOutAsTheyWentIn(t *testing.T) {
 		require.Equal(t, base+int64(i)*1000, k.TimestampNs)
 	}
 }
+
+// A buffer that is copied elsewhere before anybody polls it: what a GPU gets as a prefilled ring.
+func TestPrefilledBufferIsCopied(t *testing.T) {
+	const address = 0x7f00_0000_0000 // where the copy will be
+	l := mlx5.Layout{LogCQ: 6, LogRQ: 6, Pitch: 128}
+	o := l.Offsets()
+	arena := func() []byte {
+		b := make([]byte, o.Size+mlx5.PageSize)
+		for i := range mlx5.PageSize {
+			if _, err := l.View(b[i : uint64(i)+o.Size]); err == nil {
+				return b[i : uint64(i)+o.Size]
+			}
+		}
+		panic("no page in it")
+	}
+	from, to := arena(), arena()
+	here, err := l.View(from)
+	require.NoError(t, err)
+	here.Addr = address + o.Payload
+	here.Init()
+	r := newRig(t, Config{Memory: []mlx5.Queue{here}, Canary: true})
+	require.Equal(t, 64, r.inject(100))
+	copy(to, from)
+	there, err := l.View(to)
+	require.NoError(t, err)
+	p, err := poll.New(poll.Config{Queue: there})
+	require.NoError(t, err)
+	for want := range 2 {
+		list, err := p.Poll(r.list)
+		require.NoError(t, err)
+		require.Len(t, list, 32)
+		for i, k := range list {
+			n, ok := CheckCanary(k.Data)
+			require.True(t, ok)
+			require.EqualValues(t, want*32+i, n)
+		}
+	}
+	var seg mlx5.DataSeg
+	seg.Decode(there.WQE(3))
+	require.EqualValues(t, address+o.Payload+3*128, seg.Addr)
+}
+
+func TestCanary(t *testing.T) {
+	f := udp(101, 1, 7)
+	require.True(t, PutCanary(f, 0xfffe))
+	n, ok := CheckCanary(f)
+	require.True(t, ok)
+	require.EqualValues(t, 0xfffe, n)
+	for i := range f {
+		f[i] ^= 0x10
+		_, ok := CheckCanary(f)
+		require.False(t, ok, "byte %d", i)
+		f[i] ^= 0x10
+	}
+	require.False(t, PutCanary(f[:CanaryMin-1], 0), "its headers would suffer")
+	_, ok = CheckCanary(f[:CanaryMin-1])
+	require.False(t, ok)
+}

@@ -185,10 +185,10 @@ func TestBehaviour20SendQueue(t *testing.T) {
 		want     mlx5.Syndrome
 	}{
 		"opcode":               {opcode: 0x3f, segments: cat(eth(mlx5.EthSeg{}), data(0, 60)), want: mlx5.SyndromeLocalQPOp},
-		"ds 0":                 {opcode: mlx5.SendSend, segments: data(0, 60), change: func(w []byte) { w[7] = 0 }, want: mlx5.SyndromeLocalQPOp},
-		"ds beyond the posted": {opcode: mlx5.SendSend, segments: data(0, 60), change: func(w []byte) { w[7] = 9 }, want: mlx5.SyndromeLocalQPOp},
-		"sqn":                  {opcode: mlx5.SendSend, segments: data(0, 60), change: func(w []byte) { w[6]++ }, want: mlx5.SyndromeLocalQPOp},
-		"index":                {opcode: mlx5.SendSend, segments: data(0, 60), change: func(w []byte) { w[2]++ }, want: mlx5.SyndromeLocalQPOp},
+		"ds 0":                 {opcode: mlx5.SendSend, segments: cat(eth(mlx5.EthSeg{}), data(0, 60)), change: func(w []byte) { w[7] = 0 }, want: mlx5.SyndromeLocalQPOp},
+		"ds beyond the posted": {opcode: mlx5.SendSend, segments: cat(eth(mlx5.EthSeg{}), data(0, 60)), change: func(w []byte) { w[7] = 9 }, want: mlx5.SyndromeLocalQPOp},
+		"sqn":                  {opcode: mlx5.SendSend, segments: cat(eth(mlx5.EthSeg{}), data(0, 60)), change: func(w []byte) { w[6]++ }, want: mlx5.SyndromeLocalQPOp},
+		"index":                {opcode: mlx5.SendSend, segments: cat(eth(mlx5.EthSeg{}), data(0, 60)), change: func(w []byte) { w[2]++ }, want: mlx5.SyndromeLocalQPOp},
 		"inline length":        {opcode: mlx5.SendSend, segments: eth(mlx5.EthSeg{}), change: func(w []byte) { w[28] = 1 }, want: mlx5.SyndromeLocalQPOp},
 		"inline data length":   {opcode: mlx5.SendSend, segments: cat(eth(mlx5.EthSeg{}), inline(m[:8])), change: func(w []byte) { w[34] = 1 }, want: mlx5.SyndromeLocalQPOp},
 		"nothing to send":      {opcode: mlx5.SendSend, segments: eth(mlx5.EthSeg{}), want: mlx5.SyndromeLocalQPOp},

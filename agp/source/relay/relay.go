@@ -240,8 +240,8 @@ func (r *Relay) take(ctx context.Context, f *source.Frame) error {
 	q := &r.rings[i]
 	if q.due || !q.room(true) {
 		if r.cfg.Drop {
-			q.late()
-			if q.due || !q.room(true) {
+			q.late() // its room comes before the frame's
+			if !q.room(true) {
 				q.count.Full++
 				return nil
 			}

@@ -166,13 +166,16 @@ func poller(t testing.TB, q mlx5.Queue) *poll.Poller {
 }
 
 // consume checks one queue against what it must show, until all has come.
-func consume(p *poll.Poller, want []seen) error {
+func consume(ctx context.Context, p *poll.Poller, want []seen) error {
 	list := make([]poll.Packet, 0, poll.MaxBatch)
-	deadline := time.Now().Add(time.Minute)
-	for i := 0; i < len(want); {
+	deadline := time.Now().Add(2 * time.Minute)
+	for i := 0; i < len(want) && ctx.Err() == nil; {
 		var err error
 		if list, err = p.Poll(list); err != nil {
 			return err
+		}
+		if i+len(list) > len(want) {
+			return fmt.Errorf("%d more than the %d that there are", i+len(list)-len(want), len(want))
 		}
 		for j := range list {
 			switch got := seenOf(&list[j]); {
@@ -193,6 +196,29 @@ func consume(p *poll.Poller, want []seen) error {
 	return nil
 }
 
+// run lets a relay publish while every queue is checked against what it must show. What is wrong in
+// one of them ends the run.
+func run(t *testing.T, r *Relay, qs []mlx5.Queue, want [][]seen) {
+	t.Helper()
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	var wg sync.WaitGroup
+	for i := range qs {
+		p := poller(t, qs[i])
+		wg.Go(func() {
+			if err := consume(ctx, p, want[i]); err != nil {
+				cancel(fmt.Errorf("queue %d: %w", i, err))
+			}
+		})
+	}
+	err := r.Run(ctx)
+	if err != nil {
+		cancel(err)
+	}
+	wg.Wait()
+	require.NoError(t, errors.Join(err, context.Cause(ctx)))
+}
+
 var small = mlx5.Layout{LogCQ: 6, LogRQ: 5, Pitch: 128}
 
 func TestPollerGetsBackFramesAndTicksInOrder(t *testing.T) {
@@ -209,15 +235,7 @@ func TestPollerGetsBackFramesAndTicksInOrder(t *testing.T) {
 			qs := queues(t, rings, small)
 			r, err := New(Config{Source: &frames{n: n, make: mixed(1)}, Queues: qs, Seed: 5, Batch: 100})
 			require.NoError(t, err)
-			errs := make([]error, rings)
-			var wg sync.WaitGroup
-			for i := range qs {
-				p := poller(t, qs[i])
-				wg.Go(func() { errs[i] = consume(p, want[i]) })
-			}
-			require.NoError(t, r.Run(context.Background()))
-			wg.Wait()
-			require.NoError(t, errors.Join(errs...))
+			run(t, r, qs, want)
 			require.True(t, r.Drained())
 			var sum Counters
 			for i := range qs {
@@ -260,15 +278,7 @@ func TestCapturesPassUnchanged(t *testing.T) {
 		qs := queues(t, 3, mlx5.Layout{LogCQ: 5, LogRQ: 4, Pitch: mlx5.MaxPitch})
 		r, err := New(Config{Source: &frames{n: len(all), make: of}, Queues: qs, Seed: 5})
 		require.NoError(t, err)
-		done := make(chan error, 3)
-		for i := range qs {
-			p := poller(t, qs[i])
-			go func() { done <- consume(p, want[i]) }()
-		}
-		require.NoError(t, r.Run(context.Background()))
-		for range qs {
-			require.NoError(t, <-done, path)
-		}
+		run(t, r, qs, want)
 	}
 }
 
