@@ -197,13 +197,13 @@ func (r *Reader) register() {
 	if s != success {
 		return
 	}
-	any := false
+	told := false
 	for i := range r.devs {
 		if r.devs[i].RegisterEvents(eventXid, set) == success {
-			r.devs[i].xids, any = new(xids), true
+			r.devs[i].xids, told = new(xids), true
 		}
 	}
-	if !any {
+	if !told {
 		set.Free() // nothing was registered
 		return
 	}
