@@ -116,6 +116,10 @@ type seen struct {
 	tick    bool
 }
 
+func (s seen) String() string {
+	return fmt.Sprintf("%x at %d, wire length %d, link %d, side %d, segments of %d, tick %t", s.data, s.ns, s.wire, s.link, s.side, s.segment, s.tick)
+}
+
 func seenOf(k *poll.Packet) seen {
 	return seen{string(k.Data), k.TimestampNs, k.WireLen, k.LinkType, k.Side, k.SegmentSize, k.Tick}
 }
@@ -181,7 +185,7 @@ func consume(ctx context.Context, p *poll.Poller, want []seen) error {
 			switch got := seenOf(&list[j]); {
 			case got.tick && want[i].tick && got.ns == want[i].ns:
 			case got != want[i]:
-				return fmt.Errorf("%d: got %+v, want %+v", i, got, want[i])
+				return fmt.Errorf("%d: got %s, want %s", i, got, want[i])
 			}
 			i++
 		}
@@ -302,6 +306,25 @@ func TestLongFramesAreCutAndKeepTheirWireLength(t *testing.T) {
 		require.EqualValues(t, 9000, k.WireLen)
 	}
 	require.EqualValues(t, 3, r.Counters(0).Cut)
+}
+
+// The poller sees the slot and nothing else: what cannot be parsed there is in no flow and moves no clock.
+func TestWhatIsCutDoesNotCount(t *testing.T) {
+	f := make([]byte, 80)
+	f[12], f[13], f[14], f[20], f[19] = 0x86, 0xdd, 0x60, 6, 26
+	f[66] = 0x50
+	for pitch, ticks := range map[uint32]uint64{64: 0, 128: 1} {
+		l := small
+		l.Pitch = pitch
+		qs := queues(t, 1, l)
+		r, err := New(Config{Source: &frames{n: 1, make: func(int) source.Frame {
+			return source.Frame{Data: f, WireLen: 80, LinkType: packet.LinkEthernet, TimestampNs: base}
+		}}, Queues: qs})
+		require.NoError(t, err)
+		require.NoError(t, r.Run(context.Background()))
+		require.Equal(t, ticks, r.Counters(0).Ticks)
+		require.EqualValues(t, 1, r.Counters(0).Frames)
+	}
 }
 
 func TestUnknownLinkTypesStayUnknown(t *testing.T) {
