@@ -25,6 +25,7 @@
 namespace simt {
 
 static const uint32_t LANES = 32;
+static const uint32_t COPIES = 128;          // that a lane has not waited for
 static const size_t PAGE = 65536; // no smaller than any machine's
 static const size_t STACK = 4 * PAGE;
 static const uint32_t ARRAYS = 64;           // shared arrays of a block
@@ -45,6 +46,9 @@ struct lane {
 	int line;
 	operation op;
 	uint32_t mask;
+	uint32_t copies;
+	void *to[COPIES];
+	const void *from[COPIES];
 	char *stack; // lowest address
 #ifdef SIMT_ASAN
 	void *fake;
@@ -512,6 +516,27 @@ void pause(uint32_t ns) {
 	w.paused |= bit;
 	if (ns > w.asked) w.asked = ns;
 	next(w);
+}
+
+// later leaves in place of what a lane has not waited for what nobody has written.
+void later(void *to, const void *from) {
+	warp_state &w = self();
+	lane &l = w.lanes[w.place.lane];
+	if (l.copies == COPIES) {
+		start_of_message(w, "more copies than the emulator remembers");
+		stop();
+	}
+	memset(to, 0xa5, 16);
+	l.to[l.copies] = to;
+	l.from[l.copies++] = from;
+}
+
+bool due(void **to, const void **from) {
+	lane &l = self().lanes[self().place.lane];
+	if (!l.copies) return false;
+	*to = l.to[--l.copies];
+	*from = l.from[l.copies];
+	return true;
 }
 
 uint64_t cycles() { return ++self().looks; }

@@ -59,6 +59,8 @@ uint64_t collective(operation op, uint32_t mask, uint64_t value, uint32_t arg, c
 void *shared(const void *tag, size_t size);
 void pause(uint32_t ns);
 uint64_t cycles();
+void later(void *to, const void *from);
+bool due(void **to, const void **from);
 [[noreturn]] void misaligned(uint64_t p, uint32_t size, const char *file, int line);
 
 // touch comes before an access of namespace sys: a lane that only looks at memory gives way to
@@ -132,6 +134,11 @@ AGP_DEVICE void pause(uint32_t ns) { simt::pause(ns); }
 
 namespace sys {
 
+AGP_DEVICE uint8_t take8(uint64_t p, SIMT_AT) {
+	uint8_t v = simt::load<uint8_t>(p, file, line);
+	simt::acquire();
+	return v;
+}
 AGP_DEVICE uint8_t load8(uint64_t p, SIMT_AT) { return simt::load<uint8_t>(p, file, line); }
 AGP_DEVICE uint32_t load32(uint64_t p, SIMT_AT) { return simt::load<uint32_t>(p, file, line); }
 AGP_DEVICE uint64_t load64(uint64_t p, SIMT_AT) { return simt::load<uint64_t>(p, file, line); }
@@ -176,6 +183,17 @@ AGP_DEVICE void give16(uint64_t p, words v, SIMT_AT) {
 #endif
 	sys::store32(p + 12, v.w[3]);
 }
+AGP_DEVICE void async16(void *shared, const void *global, SIMT_AT) {
+	if (__builtin_expect(((uint64_t)shared | (uint64_t)global) % 16 != 0, 0)) simt::misaligned((uint64_t)shared | (uint64_t)global, 16, file, line);
+	simt::later(shared, global);
+}
+// The copies of a lane are made when it waits for them.
+AGP_DEVICE void async_wait() {
+	void *to;
+	const void *from;
+	while (simt::due(&to, &from)) __builtin_memcpy(to, from, 16);
+}
+AGP_DEVICE void settle() {}
 // cycles goes on by one with every look.
 AGP_DEVICE uint64_t cycles() { return simt::cycles(); }
 AGP_DEVICE void store16(void *p, words v, SIMT_AT) {
