@@ -19,6 +19,7 @@ enum {
 	AGP_WAYS = 8,    // flows per bucket
 	AGP_VERDICTS = 64,
 	AGP_SYNDROMES = 32,
+	AGP_SCRATCH = 24576, // bytes of shared memory of a warp of agp_rings
 };
 
 // agp_packet is packet.Info and what flow.Packet adds to it.

@@ -7,35 +7,20 @@
 
 namespace bins {
 
-// edge[i] is the smallest delay in ns of bin i: ceil(1000 * 2^(i/4)), edge 0 is 0. A test
-// compares all bins with those of Go.
-AGP_CONST uint32_t edge[AGP_DELAY_BINS] = {
-	0, 1190, 1415, 1682, 2000, 2379, 2829, 3364,
-	4000, 4757, 5657, 6728, 8000, 9514, 11314, 13455,
-	16000, 19028, 22628, 26909, 32000, 38055, 45255, 53818,
-	64000, 76110, 90510, 107635, 128000, 152219, 181020, 215270,
-	256000, 304438, 362039, 430539, 512000, 608875, 724078, 861078,
-	1024000, 1217749, 1448155, 1722156, 2048000, 2435497, 2896310, 3444312,
-	4096000, 4870993, 5792619, 6888624, 8192000, 9741985, 11585238, 13777247,
-	16384000, 19483970, 23170476, 27554494, 32768000, 38967939, 46340951, 55108988,
-};
-
-// lowest[n] is the lowest bin that a delay of n significant bits can be in.
-AGP_CONST uint8_t lowest[65] = {
-	0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 8, 12, 16,
-	20, 24, 28, 32, 36, 40, 44, 48, 52, 56, 60, 63, 63, 63, 63, 63,
-	63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63,
-	63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63,
-	63,
-};
-
+// Bin 4*k+j begins at ceil(1000 * 2^(k + j/4)) ns, bin 0 at 0. The numbers are those of k = 15,
+// from which the others follow exactly: ceil(ceil(x) / n) = ceil(x / n). A test compares all bins
+// with those of Go.
 AGP_DEVICE uint8_t delay(int64_t ns) {
-	if (ns < edge[1])
+	if (ns >= 55108988)
+		return AGP_DELAY_BINS - 1;
+	if (ns < 1000)
 		return 0;
-	int b = lowest[bits((uint64_t)ns)];
-	while (b + 1 < AGP_DELAY_BINS && ns >= edge[b + 1])
-		b++;
-	return (uint8_t)b;
+	int k = bits((uint64_t)ns) - 10;
+	if (ns < (int64_t)1000 << k)
+		k--;
+	int shift = 15 - k;
+	uint32_t v = (uint32_t)ns, round = (1u << shift) - 1;
+	return (uint8_t)(4 * k + (v >= (38967939u + round) >> shift) + (v >= (46340951u + round) >> shift) + (v >= (55108988u + round) >> shift));
 }
 
 AGP_DEVICE uint8_t size(uint32_t l3) { return l3 / 16 < AGP_SIZE_BINS - 1 ? (uint8_t)(l3 / 16) : (uint8_t)(AGP_SIZE_BINS - 1); }

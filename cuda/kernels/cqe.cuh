@@ -22,14 +22,15 @@ struct entry {
 	uint64_t time;
 };
 
-// ready reports whether the entry with the free-running index i belongs to the software.
+// ready reports whether the entry with the free-running index i belongs to the software. What
+// the port wrote before it can be read then.
 AGP_DEVICE bool ready(uint64_t cq, uint32_t log_cq, uint64_t i) {
 	uint64_t mask = ((uint64_t)1 << log_cq) - 1;
-	uint32_t op_own = sys::load8(cq + (i & mask) * 64 + 63);
+	uint32_t op_own = sys::take8(cq + (i & mask) * 64 + 63);
 	return op_own >> 4 != invalid && (op_own & 1) == (uint32_t)(i >> log_cq & 1);
 }
 
-// read decodes an entry that is ready, after an acquire. The half with the owner is read first.
+// read decodes an entry that is ready. The half with the owner is read first.
 AGP_DEVICE entry read(const agp_ring &r, uint64_t i) {
 	uint64_t at = r.cq + (i & (((uint64_t)1 << r.log_cq) - 1)) * 64;
 	words high = take16(at + 48), low = take16(at + 32);

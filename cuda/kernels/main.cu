@@ -4,7 +4,7 @@
 
 // agp_rings serves ring i with warp i until the host wants it to end.
 AGP_KERNEL(agp_rings, agp_params, params) {
-	AGP_SHARED(scratch, memory, WARPS_PER_BLOCK);
+	AGP_SHARED_LAUNCH(scratch, memory);
 	if (warp::index() >= params.count)
 		return;
 	poller ring;

@@ -12,14 +12,24 @@
 // number of words, so that lanes do not meet in one bank.
 const uint32_t WINDOW = 96, ROW = WINDOW / 4 + 1;
 
+// row_of_info keeps lanes apart in the same way: an odd number of 16 bytes.
+struct row_of_info {
+	agp_packet p;
+	uint32_t pad[4];
+};
+
 const int64_t clock_back_ns = 60000000000;
 
 // scratch is what a warp needs in shared memory.
-struct scratch {
-	uint32_t head[AGP_LANES][ROW];
-	agp_packet info[AGP_LANES]; // pad: the sender is endpoint B
+struct alignas(16) scratch {
+	staged flows[AGP_LANES];
+	row_of_info info[AGP_LANES]; // pad: the sender is endpoint B
 	agp_key keys[AGP_LANES];
+	agp_stats stats;
+	uint32_t places[AGP_LANES];
+	uint32_t head[AGP_LANES][ROW];
 };
+static_assert(sizeof(scratch) <= AGP_SCRATCH, "the host allocates shared memory by this");
 
 struct poller {
 	const agp_params *p;
@@ -35,7 +45,10 @@ struct poller {
 		r = (const agp_ring *)params->rings + number;
 		st = (agp_ring_state *)r->state;
 		x = memory;
-		flows.init(params, r, number);
+		for (uint32_t i = warp::lane() * 8; i < sizeof x->stats; i += AGP_LANES * 8)
+			*(uint64_t *)((char *)&x->stats + i) = *(const uint64_t *)((const char *)&st->stats + i);
+		warp::sync(warp::all);
+		flows.init(params, r, number, x->flows, x->places, &x->stats);
 		ci = st->ci;
 		wqes = st->wqes;
 		seq = st->seq;
@@ -46,7 +59,7 @@ struct poller {
 	// report gives the host the counters and keeps the state for the next launch.
 	AGP_DEVICE_MEMBER void report(uint32_t status) {
 		flows.publish();
-		agp_stats *s = &st->stats;
+		agp_stats *s = &x->stats;
 		if (warp::lane() == 0) {
 			st->ci = ci;
 			st->wqes = wqes;
@@ -62,12 +75,17 @@ struct poller {
 			sys::release();
 		}
 		warp::sync(warp::all);
-		for (uint32_t i = 8 + warp::lane() * 8; i < sizeof *s; i += AGP_LANES * 8)
-			sys::store64(r->stats + i, *(const uint64_t *)((const char *)s + i));
+		for (uint32_t i = warp::lane() * 8; i < sizeof *s; i += AGP_LANES * 8) {
+			uint64_t v = *(const uint64_t *)((const char *)s + i);
+			*(uint64_t *)((char *)&st->stats + i) = v;
+			if (i >= 8)
+				sys::store64(r->stats + i, v);
+		}
 		warp::sync(warp::all);
 		if (warp::lane() == 0) {
 			sys::release();
 			s->version++;
+			st->stats.version = s->version;
 			sys::store64(r->stats, s->version);
 		}
 		warp::sync(warp::all);
@@ -83,6 +101,7 @@ struct poller {
 	// batch takes n entries. It returns what has become of the ring.
 	AGP_DEVICE_MEMBER uint32_t batch(uint32_t n) {
 		uint32_t l = warp::lane(), status = AGP_RUNNING;
+		flows.full = false;
 		cqe::entry e = {};
 		e.kind = cqe::unknown;
 		if (l < n)
@@ -107,7 +126,7 @@ struct poller {
 			n = at + after;
 		}
 		faults(e, n);
-		agp_packet *q = &x->info[l];
+		agp_packet *q = &x->info[l].p;
 		uint8_t verdict = 0xff;
 		if (l < n && e.kind == cqe::packet) {
 			uint64_t index = wqes + (uint32_t)popc(takers & below);
@@ -174,7 +193,7 @@ struct poller {
 
 	// faults counts error completions and other entries without a packet.
 	AGP_DEVICE_MEMBER void faults(const cqe::entry &e, uint32_t n) {
-		agp_stats *s = &st->stats;
+		agp_stats *s = &x->stats;
 		for (uint32_t left = warp::ballot(warp::all, warp::lane() < n && e.kind == cqe::fault); left; left &= left - 1) {
 			if ((uint32_t)ffs(left) == warp::lane()) {
 				s->errors[e.syndrome % AGP_SYNDROMES]++;
@@ -185,13 +204,14 @@ struct poller {
 		uint32_t odd = (uint32_t)popc(warp::ballot(warp::all, warp::lane() < n && e.kind == cqe::unknown));
 		if (warp::lane() == 0) {
 			s->cqes += n;
-			s->errors[0] += odd;
+			if (odd)
+				s->errors[0] += odd;
 		}
 	}
 
 	// tally counts the frames of a batch.
 	AGP_DEVICE_MEMBER void tally(uint32_t n, const cqe::entry &e, uint8_t verdict, uint32_t parts) {
-		agp_stats *s = &st->stats;
+		agp_stats *s = &x->stats;
 		bool frame = warp::lane() < n && e.kind == cqe::packet;
 		uint32_t frames = warp::ballot(warp::all, frame), good = warp::ballot(warp::all, verdict == 0);
 		for (uint32_t left = frames & ~good; left; left &= left - 1) {
@@ -202,7 +222,7 @@ struct poller {
 		uint32_t more = warp::ballot(warp::all, parts > 1), packets = (uint32_t)popc(good);
 		if (more)
 			packets = warp::add(warp::all, parts);
-		uint32_t clamped = (uint32_t)popc(warp::ballot(warp::all, verdict == 0 && (x->info[warp::lane()].flags & AGP_BAD_LENGTH)));
+		uint32_t clamped = (uint32_t)popc(warp::ballot(warp::all, verdict == 0 && (x->info[warp::lane()].p.flags & AGP_BAD_LENGTH)));
 		// Wire lengths are below 2^27 in all but crafted CQEs; two sums keep even those exact.
 		uint32_t low = warp::add(warp::all, frame ? e.wire_len & 0xffffff : 0), high = warp::add(warp::all, frame ? e.wire_len >> 24 : 0);
 		if (warp::lane() == 0) {
@@ -251,7 +271,7 @@ struct poller {
 			if (then != step && i > from && (good & ((1u << i) - 1) & ~((1u << from) - 1)))
 				return split(i, then, t, tick, ticks);
 			if (t < clock_ns && warp::lane() == 0)
-				st->stats.clock_backs++;
+				x->stats.clock_backs++;
 			clock_ns = t;
 			if (then != step) {
 				step = then;
@@ -263,7 +283,7 @@ struct poller {
 	// split ends the packets before i, which brings a tick.
 	AGP_DEVICE_MEMBER uint32_t split(uint32_t i, int64_t then, int64_t t, int64_t *tick, bool *ticks) {
 		if (t < clock_ns && warp::lane() == 0)
-			st->stats.clock_backs++;
+			x->stats.clock_backs++;
 		clock_ns = t;
 		step = then;
 		*tick = then * second_ns;
@@ -306,21 +326,25 @@ struct poller {
 			bool same = wait && (lead == l || key::equal(x->keys[lead], x->keys[l]));
 			peers &= warp::ballot(warp::all, same);
 			uint32_t rest = wait && lead == l ? peers : 0, i = 0;
-			uint32_t place = rest ? flows.find(x->keys[l], hash) : nowhere;
+			uint32_t place = rest ? flows.candidate(hash) : nowhere;
+			flows.stage(place);
+			if (rest)
+				place = flows.confirm(place, x->keys[l], hash);
 			while (warp::ballot(warp::all, rest != 0)) {
 				bool on = rest != 0;
 				uint32_t m = on ? (uint32_t)ffs(rest) : l;
-				agp_packet q = x->info[m];
+				agp_packet q = x->info[m].p;
 				uint64_t number = warp::shfl(warp::all, first, m) + i;
 				uint32_t n = warp::shfl(warp::all, parts, m);
 				if (on && n > 1)
-					flow::split(&q, x->info[m], i, n);
+					flow::split(&q, x->info[m].p, i, n);
 				flows.add(on, x->keys[l], hash, q, q.pad != 0, n > 1, number, &place);
 				if (on && ++i >= n) {
 					i = 0;
 					rest &= rest - 1;
 				}
 			}
+			flows.unstage(place);
 			wait = wait && !same;
 		}
 		seq += all;
@@ -369,11 +393,18 @@ struct poller {
 	}
 
 	AGP_DEVICE_MEMBER void run() {
-		uint32_t quiet = 0, busy = 0, status = AGP_RUNNING;
+		uint32_t quiet = 0, busy = 0, owed = 0, status = AGP_RUNNING;
+		uint32_t credit_every = 1u << r->log_rq >> 3; // fences cost more than a batch
+		if (credit_every > 256)
+			credit_every = 256;
 		report(AGP_RUNNING);
 		for (;;) {
 			uint32_t n = ready();
 			if (n == 0) {
+				if (owed) {
+					credit();
+					owed = 0;
+				}
 				if (++quiet % 64 == 0) {
 					uint32_t want = command();
 					if (want == AGP_STOP) {
@@ -392,9 +423,12 @@ struct poller {
 				continue;
 			}
 			quiet = 0;
-			sys::acquire();
 			status = batch(n);
-			credit();
+			owed += n;
+			if (owed >= credit_every || status != AGP_RUNNING) {
+				credit();
+				owed = 0;
+			}
 			if (status != AGP_RUNNING && !reset(status))
 				return;
 			if (p->limit && ci >= p->limit) {

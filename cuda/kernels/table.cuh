@@ -17,22 +17,37 @@ AGP_DEVICE uint32_t due_at(int64_t deadline) {
 	return s < 0xffffffff ? (uint32_t)s : 0xffffffffu;
 }
 
+// While a batch is added, each lane's flow is in shared memory: its state is 14 sectors, and
+// a lane that went to the device's memory for each would wait most of the time. All flows of a
+// batch come and go together. Lanes that read the same field do not meet in a bank more than
+// two at a time.
+struct staged {
+	agp_flow f;
+	uint32_t pad[4];
+};
+
 struct table {
 	const agp_params *p;
 	const agp_ring *r;
-	agp_stats *s; // in the ring's state, written by lane 0
+	agp_stats *s; // in shared memory, written by lane 0
+	staged *x;    // in shared memory, one for each lane
+	uint32_t *places; // in shared memory: where they are from
 	uint32_t *tags, *due;
 	agp_flow *flows;
 	agp_hist *hists;
 	uint32_t ring, mask;
 	uint64_t head, tail; // of the record ring
+	bool full;           // found full in this batch
 
-	AGP_DEVICE_MEMBER void init(const agp_params *params, const agp_ring *of, uint32_t number) {
+	AGP_DEVICE_MEMBER void init(const agp_params *params, const agp_ring *of, uint32_t number, staged *room, uint32_t *where, agp_stats *stats) {
 		p = params;
 		r = of;
 		ring = number;
 		agp_ring_state *state = (agp_ring_state *)of->state;
-		s = &state->stats;
+		s = stats;
+		x = room;
+		places = where;
+		full = false;
 		head = state->out_head;
 		tail = sys::load64(of->out.tail);
 		tags = (uint32_t *)of->tags;
@@ -46,21 +61,75 @@ struct table {
 	AGP_DEVICE_MEMBER uint32_t first(uint64_t hash) const { return ((uint32_t)hash & mask) * AGP_WAYS; }
 	AGP_DEVICE_MEMBER uint32_t second(uint64_t hash) const { return ((uint32_t)(hash >> 27) * 0x9e3779b1u >> 3 & mask) * AGP_WAYS; }
 
-	// find returns the place of a flow, or nowhere. It is no collective.
-	AGP_DEVICE_MEMBER uint32_t find(const agp_key &k, uint64_t hash) const {
-		uint32_t at[2] = {first(hash), second(hash)}, want = tag(hash);
+	// hits returns which places of the two buckets have the flow's tag.
+	AGP_DEVICE_MEMBER uint32_t hits(uint64_t hash) const {
+		uint32_t at[2] = {first(hash), second(hash)}, want = tag(hash), found = 0;
 		words w[4] = {load16(tags + at[0]), load16(tags + at[0] + 4), load16(tags + at[1]), load16(tags + at[1] + 4)};
-		uint32_t hits = 0;
 		AGP_UNROLL
 		for (int i = 0; i < 16; i++)
-			hits |= (w[i / 4].w[i % 4] == want ? 1u : 0u) << i;
-		for (; hits; hits &= hits - 1) {
-			int i = ffs(hits);
-			uint32_t place = at[i / AGP_WAYS] + (uint32_t)i % AGP_WAYS;
-			if (key::equal(flows[place].key, k))
+			found |= (w[i / 4].w[i % 4] == want ? 1u : 0u) << i;
+		return found;
+	}
+	AGP_DEVICE_MEMBER uint32_t nth(uint64_t hash, uint32_t i) const { return (i < AGP_WAYS ? first(hash) : second(hash)) + i % AGP_WAYS; }
+
+	// candidate returns the place of what is most likely the flow, or nowhere.
+	AGP_DEVICE_MEMBER uint32_t candidate(uint64_t hash) const {
+		uint32_t found = hits(hash);
+		return found ? nth(hash, (uint32_t)ffs(found)) : nowhere;
+	}
+
+	// confirm returns the place of a flow of which the candidate was staged, or nowhere. It is no
+	// collective.
+	AGP_DEVICE_MEMBER uint32_t confirm(uint32_t place, const agp_key &k, uint64_t hash) {
+		staged *mine = &x[warp::lane()];
+		if (place == nowhere || key::equal(mine->f.key, k))
+			return place;
+		for (uint32_t found = hits(hash); found; found &= found - 1) { // two flows with one tag
+			place = nth(hash, (uint32_t)ffs(found));
+			if (key::equal(flows[place].key, k)) {
+				for (uint32_t i = 0; i < sizeof(agp_flow); i += 16)
+					store16((char *)&mine->f + i, load16((const char *)&flows[place] + i));
 				return place;
+			}
 		}
 		return nowhere;
+	}
+
+	// stage brings the flow of each lane that has one to shared memory. All copies are under way
+	// at the same time.
+	AGP_DEVICE_MEMBER void stage(uint32_t place) {
+		settle();
+		places[warp::lane()] = place;
+		warp::sync(warp::all);
+		uint32_t l = warp::lane();
+		bool copies = l < sizeof(agp_flow) / 16;
+		const char *from = (const char *)flows + l * 16;
+		char *to = (char *)x + l * 16;
+		AGP_UNROLL
+		for (uint32_t i = 0; i < AGP_LANES; i++) {
+			uint32_t at = places[i];
+			if (copies && at != nowhere)
+				async16(to + i * sizeof(staged), from + (uint64_t)at * sizeof(agp_flow));
+		}
+		async_wait();
+		warp::sync(warp::all);
+	}
+
+	// unstage brings it back.
+	AGP_DEVICE_MEMBER void unstage(uint32_t place) {
+		places[warp::lane()] = place;
+		warp::sync(warp::all);
+		uint32_t l = warp::lane();
+		bool copies = l < sizeof(agp_flow) / 16;
+		const char *from = (const char *)x + l * 16;
+		char *to = (char *)flows + l * 16;
+		AGP_UNROLL
+		for (uint32_t i = 0; i < AGP_LANES; i++) {
+			uint32_t at = places[i];
+			if (copies && at != nowhere)
+				store16(to + (uint64_t)at * sizeof(agp_flow), load16(from + i * sizeof(staged)));
+		}
+		warp::sync(warp::all);
 	}
 
 	// room returns a free place for a flow, in the bucket that has more of them, or, if there is
@@ -90,6 +159,8 @@ struct table {
 		uint64_t size = (uint64_t)1 << r->out.log_size;
 		uint64_t left = size - (head & (size - 1)), need = left < n ? left + n : n;
 		while (head + need - tail > size) {
+			if (full)
+				return false;
 			uint64_t seen = 0;
 			if (warp::lane() == 0)
 				seen = sys::load64(r->out.tail);
@@ -99,8 +170,10 @@ struct table {
 			bool moved = seen != tail;
 			tail = seen;
 			if (!moved) {
-				if (!(r->flags & AGP_LOSSLESS))
+				if (!(r->flags & AGP_LOSSLESS)) {
+					full = true; // the host's memory is far: it is asked once a batch
 					return false;
+				}
 				publish(); // the host may wait for what is there
 				pause(1000);
 			}
@@ -126,13 +199,14 @@ struct table {
 		warp::sync(warp::all);
 	}
 
-	// emit writes a record for the flow of each lane that wants one.
-	AGP_DEVICE_MEMBER void emit(bool want, uint32_t place, uint8_t reason) {
+	// emit writes a record for the flow of each lane that wants one: the one it has staged, or that
+	// in its place.
+	AGP_DEVICE_MEMBER void emit(bool want, uint32_t place, uint8_t reason, bool from_stage) {
 		warp::sync(warp::all);
 		for (uint32_t left = warp::ballot(warp::all, want); left; left &= left - 1) {
 			uint32_t from = (uint32_t)ffs(left);
 			uint32_t at = warp::shfl(warp::all, place, from), why = warp::shfl(warp::all, (uint32_t)reason, from);
-			const agp_flow *f = &flows[at];
+			const agp_flow *f = from_stage ? &x[from].f : &flows[at];
 			bool counters = f->tier != 0;
 			uint32_t size = (uint32_t)(sizeof(agp_record) + sizeof(agp_flow) + (counters ? sizeof(agp_hist) : 0));
 			uint64_t packets = flow::packets(*f), to;
@@ -175,39 +249,38 @@ struct table {
 		warp::sync(warp::all);
 	}
 
-	// add puts one packet of each active lane into its flow. Lanes have packets of different
-	// flows; place is where the lane's flow was last, and where it is afterwards.
+	// add puts one packet of each active lane into its flow, which is staged. Lanes have packets of
+	// different flows; place is where the lane's flow is, or nowhere.
 	AGP_DEVICE_MEMBER void add(bool on, const agp_key &k, uint64_t hash, const agp_packet &q, bool sender_b, bool coalesced, uint64_t seq, uint32_t *place) {
 		// What time or a new connection ends, ends before the packet is added.
 		uint8_t reason = 0;
 		bool out = false, cuts = false;
+		agp_flow *f = &x[warp::lane()].f;
 		if (on && *place != nowhere) {
-			const agp_flow &f = flows[*place];
-			if (q.ts_ns > flow::deadline(f, *p, &reason)) {
+			if (q.ts_ns > flow::deadline(*f, *p, &reason)) {
 				out = true;
-				cuts = reason == flow::active && q.ts_ns - f.last_ns <= p->idle_ns;
+				cuts = reason == flow::active && q.ts_ns - f->last_ns <= p->idle_ns;
 			}
-			if ((!out || cuts) && q.protocol == flow::TCP && flow::new_connection(f, q, flow::direction(f, sender_b))) {
+			if ((!out || cuts) && q.protocol == flow::TCP && flow::new_connection(*f, q, flow::direction(*f, sender_b))) {
 				reason = out ? reason : (uint8_t)flow::tcp_end;
 				out = true;
 				cuts = false;
 			}
 		}
 		if (warp::ballot(warp::all, out)) {
-			emit(out && !(flows[out ? *place : 0].bits & flow::empty), *place, reason);
+			emit(out && !(f->bits & flow::empty), *place, reason, true);
 			if (cuts)
-				flow::cut(&flows[*place]);
+				flow::cut(f);
 			drop(out && !cuts, *place);
 			if (out && !cuts)
 				*place = nowhere;
 		}
 		uint32_t backs = 0;
 		for (bool wait = on; warp::ballot(warp::all, wait);) {
-			bool opened = insert(wait && *place == nowhere, on, k, hash, q, sender_b, place);
+			bool opened = insert(wait && *place == nowhere, k, hash, q, sender_b, place);
 			// Before anything else is evicted, so that every flow in the table has a packet.
 			bool ready = wait && *place != nowhere, back = false;
 			if (ready) {
-				agp_flow *f = &flows[*place];
 				uint32_t bits = f->bits;
 				back = flow::update(f, &hists[*place], q, sender_b, opened, coalesced, seq);
 				if (opened || ((f->bits ^ bits) & flow::closed)) {
@@ -222,35 +295,39 @@ struct table {
 		}
 		if (backs && warp::lane() == 0)
 			s->time_steps += backs;
-		warp::sync(warp::all);
 	}
 
 	// insert opens flows for as many of the lanes in need as can have one without getting in each
 	// other's way, and says for which. A lane whose flow had to go is told by its place.
-	AGP_DEVICE_MEMBER bool insert(bool need, bool on, const agp_key &k, uint64_t hash, const agp_packet &q, bool sender_b, uint32_t *place) {
+	AGP_DEVICE_MEMBER bool insert(bool need, const agp_key &k, uint64_t hash, const agp_packet &q, bool sender_b, uint32_t *place) {
 		if (!warp::ballot(warp::all, need))
 			return false;
 		warp::sync(warp::all); // room compares flows to which others have added
 		bool full = false;
 		uint32_t at = need ? room(hash, &full) : nowhere;
+		if (warp::ballot(warp::all, full)) { // who goes is decided by what all have now
+			unstage(*place);
+			if (need)
+				at = room(hash, &full);
+		}
 		uint32_t same = warp::match(warp::all, need ? at / AGP_WAYS : 0x80000000u | warp::lane());
 		bool go = need && (uint32_t)ffs(same) == warp::lane();
 		uint32_t evicts = warp::ballot(warp::all, go && full);
 		if (evicts) { // one at a time: the victims of two may be one
 			uint32_t by = (uint32_t)ffs(evicts), gone = warp::shfl(warp::all, at, by);
 			go = go && (!full || warp::lane() == by);
-			emit(warp::lane() == by && !(flows[gone].bits & flow::empty), gone, flow::evicted);
+			emit(warp::lane() == by && !(flows[gone].bits & flow::empty), gone, flow::evicted, false);
 			drop(warp::lane() == by, gone);
 			if (warp::lane() == 0)
 				s->evicted++;
-			if (on && !need && *place == gone)
+			if (*place == gone)
 				*place = nowhere;
 		}
 		warp::sync(warp::all); // others have looked for room and for flows
 		if (go) {
 			*place = at;
 			tags[at] = tag(hash);
-			flow::open(&flows[at], k, hash, q, sender_b);
+			flow::open(&x[warp::lane()].f, k, hash, q, sender_b);
 		}
 		uint32_t n = (uint32_t)popc(warp::ballot(warp::all, go));
 		if (warp::lane() == 0) {
@@ -279,7 +356,7 @@ struct table {
 				out = flow::deadline(f, *p, &reason) < now;
 				cuts = out && reason == flow::active && now - f.last_ns <= p->idle_ns;
 			}
-			emit(out && !(flows[out ? at : 0].bits & flow::empty), at, reason);
+			emit(out && !(flows[out ? at : 0].bits & flow::empty), at, reason, false);
 			if (cuts)
 				flow::cut(&flows[at]);
 			drop(out && !cuts, at);
@@ -308,7 +385,7 @@ struct table {
 					reason = flow::flushed;
 				full = !(f.bits & flow::empty);
 			}
-			emit(full, at, reason);
+			emit(full, at, reason, false);
 			drop(out, at);
 		}
 	}

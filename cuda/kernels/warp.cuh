@@ -22,6 +22,10 @@ enum { WARPS_PER_BLOCK = 4 };
 // declares memory of the block inside it.
 #define AGP_KERNEL(name, type, arg) extern "C" __global__ void __launch_bounds__(32 * WARPS_PER_BLOCK) name(const __grid_constant__ type arg)
 #define AGP_SHARED(type, name, count) __shared__ type name[count]
+// AGP_SHARED_LAUNCH is memory whose size the launch says: as many as the block has warps.
+#define AGP_SHARED_LAUNCH(type, name)                  \
+	extern __shared__ __align__(16) char agp_shared[]; \
+	type *const name = (type *)agp_shared
 
 namespace warp {
 
@@ -80,6 +84,12 @@ AGP_DEVICE uint64_t load64(uint64_t p) {
 	asm volatile("ld.relaxed.sys.global.L1::no_allocate.u64 %0, [%1];" : "=l"(v) : "l"(p));
 	return v;
 }
+// take8 is load8 with what was written before it: an acquire for this lane.
+AGP_DEVICE uint8_t take8(uint64_t p) {
+	uint32_t v;
+	asm volatile("ld.acquire.sys.global.u8 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+	return (uint8_t)v;
+}
 AGP_DEVICE void store32(uint64_t p, uint32_t v) { asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
 AGP_DEVICE void store64(uint64_t p, uint64_t v) { asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory"); }
 AGP_DEVICE void acquire() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
@@ -108,6 +118,14 @@ AGP_DEVICE uint64_t cycles() {
 	asm volatile("mov.u64 %0, %%clock64;" : "=l"(v));
 	return v;
 }
+// async16 copies 16 bytes of the device's memory to shared memory; they are there for all lanes
+// after async_wait of this lane and a sync. Other lanes' earlier stores are in it after settle and a sync.
+AGP_DEVICE void async16(void *shared, const void *global) {
+	uint32_t to = (uint32_t)__cvta_generic_to_shared(shared);
+	asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
+}
+AGP_DEVICE void async_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+AGP_DEVICE void settle() { __threadfence_block(); }
 AGP_DEVICE words load16(const void *p) {
 	uint4 v = *(const uint4 *)p;
 	return words{{v.x, v.y, v.z, v.w}};
@@ -117,6 +135,7 @@ AGP_DEVICE void store16(void *p, words v) { *(uint4 *)p = make_uint4(v.w[0], v.w
 #else
 #include "simt.h"
 #define AGP_UNROLL
+#define AGP_SHARED_LAUNCH(type, name) AGP_SHARED(type, name, WARPS_PER_BLOCK)
 #endif
 
 #endif

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/agp-net/telegraf-agp/agp/pipeline/cuda/abi"
 	"github.com/agp-net/telegraf-agp/cuda"
 	"github.com/agp-net/telegraf-agp/cuda/kernels"
 )
@@ -60,6 +61,9 @@ func (g *GPU) load(d *cuda.Device, code []byte) (err error) {
 		if f.Function, err = g.module.Function(name); err == nil {
 			f.stream, err = g.ctx.NewStream()
 		}
+		if name == ringsKernel && err == nil {
+			err = f.SetShared(maxWarps * abi.Scratch)
+		}
 		if err != nil {
 			return err
 		}
@@ -71,7 +75,10 @@ func (g *GPU) load(d *cuda.Device, code []byte) (err error) {
 // kernelNames are the kernels that a Device can launch.
 var kernelNames = []string{ringsKernel, "agp_nic_send"}
 
-const ringsKernel = "agp_rings"
+const (
+	ringsKernel = "agp_rings"
+	maxWarps    = 4 // of a block
+)
 
 // Info says which GPU it is.
 func (g *GPU) Info() cuda.Info { return g.info }
@@ -130,7 +137,10 @@ func (g *GPU) Launch(kernel string, blocks, warps int, params []byte) (Run, erro
 		return nil, fmt.Errorf("%w: no kernel %s", cuda.ErrArgument, kernel)
 	}
 	// Cooperative: a ring whose warp does not run would wait for ever.
-	l := cuda.Launch{Grid: cuda.Dim{X: blocks}, Block: cuda.Dim{X: 32 * warps}, Cooperative: kernel == ringsKernel, Persistent: true}
+	l := cuda.Launch{Grid: cuda.Dim{X: blocks}, Block: cuda.Dim{X: 32 * warps}, Persistent: true}
+	if kernel == ringsKernel {
+		l.Cooperative, l.SharedBytes = true, warps*abi.Scratch
+	}
 	if err := f.stream.Launch(f.Function, l, cuda.Bytes(params)); err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@ const (
 	Ways      = 8
 	Verdicts  = 64
 	Syndromes = 32
+	Scratch   = 24576
 )
 
 type Fragment struct {
