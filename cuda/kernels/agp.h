@@ -229,6 +229,49 @@ typedef struct {
 	uint64_t limit; // CQEs of a ring after which its warp ends with AGP_STOPPED, 0: none
 } agp_params;
 
+// The state of the sketches of cuda/kernels/sketch.cuh; agp/sketch explains them.
+enum {
+	AGP_QUANTILE_BINS = 2184,
+	AGP_BLOCKED_BINS = 96,
+};
+
+typedef struct {
+	uint64_t n, zero;
+	uint64_t bins[AGP_QUANTILE_BINS];
+} agp_quantiles;
+
+// agp_quantile_table is what sketch.QuantileTable gives.
+typedef struct {
+	uint16_t first[65][64];
+	uint64_t high[AGP_QUANTILE_BINS];
+} agp_quantile_table;
+
+typedef struct {
+	double hip, kxq[2];
+	uint8_t reg[]; // 1 << lgK
+} agp_hll;
+
+typedef struct {
+	uint64_t n;
+	uint32_t cells[];
+} agp_entropy;
+
+// agp_line is one line of sketch.Blocked.
+typedef struct {
+	uint8_t low[AGP_BLOCKED_BINS], wrapped[AGP_BLOCKED_BINS / 8], pad[20];
+} agp_line; // 128 bytes
+
+typedef struct {
+	uint64_t n, err;
+	uint32_t used, pad;
+} agp_top;
+typedef struct {
+	uint32_t hash, entry; // number of the entry + 1; 0: free
+} agp_top_index;
+typedef struct {
+	uint64_t w[5];
+} agp_top_key;
+
 // agp_nic is the argument of the kernels that play the port: the NIC model on the device. Ring i
 // gets packets from warps i*warps .. i*warps+warps-1, each a batch of 32 in turn.
 typedef struct {

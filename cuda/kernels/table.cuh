@@ -31,7 +31,8 @@ struct table {
 	const agp_ring *r;
 	agp_stats *s; // in shared memory, written by lane 0
 	staged *x;    // in shared memory, one for each lane
-	uint32_t *places; // in shared memory: where they are from
+	uint64_t *copies; // in shared memory: counts what is brought there
+	uint32_t phase;
 	uint32_t *tags, *due;
 	agp_flow *flows;
 	agp_hist *hists;
@@ -39,14 +40,16 @@ struct table {
 	uint64_t head, tail; // of the record ring
 	bool full;           // found full in this batch
 
-	AGP_DEVICE_MEMBER void init(const agp_params *params, const agp_ring *of, uint32_t number, staged *room, uint32_t *where, agp_stats *stats) {
+	AGP_DEVICE_MEMBER void init(const agp_params *params, const agp_ring *of, uint32_t number, staged *room, uint64_t *counter, agp_stats *stats) {
 		p = params;
 		r = of;
 		ring = number;
 		agp_ring_state *state = (agp_ring_state *)of->state;
 		s = stats;
 		x = room;
-		places = where;
+		copies = counter;
+		phase = 0;
+		bulk::init(copies);
 		full = false;
 		head = state->out_head;
 		tail = sys::load64(of->out.tail);
@@ -95,41 +98,18 @@ struct table {
 		return nowhere;
 	}
 
-	// stage brings the flow of each lane that has one to shared memory. All copies are under way
-	// at the same time.
+	// stage brings the flow of each lane that has one to shared memory.
 	AGP_DEVICE_MEMBER void stage(uint32_t place) {
-		settle();
-		places[warp::lane()] = place;
-		warp::sync(warp::all);
-		uint32_t l = warp::lane();
-		bool copies = l < sizeof(agp_flow) / 16;
-		const char *from = (const char *)flows + l * 16;
-		char *to = (char *)x + l * 16;
-		AGP_UNROLL
-		for (uint32_t i = 0; i < AGP_LANES; i++) {
-			uint32_t at = places[i];
-			if (copies && at != nowhere)
-				async16(to + i * sizeof(staged), from + (uint64_t)at * sizeof(agp_flow));
-		}
-		async_wait();
+		bulk::stored();
+		bulk::load(&x[warp::lane()].f, &flows[place == nowhere ? 0 : place], sizeof(agp_flow), place != nowhere, copies);
+		bulk::arrived(copies, &phase);
 		warp::sync(warp::all);
 	}
 
-	// unstage brings it back.
+	// unstage brings it back. It is there after bulk::stored.
 	AGP_DEVICE_MEMBER void unstage(uint32_t place) {
-		places[warp::lane()] = place;
 		warp::sync(warp::all);
-		uint32_t l = warp::lane();
-		bool copies = l < sizeof(agp_flow) / 16;
-		const char *from = (const char *)x + l * 16;
-		char *to = (char *)flows + l * 16;
-		AGP_UNROLL
-		for (uint32_t i = 0; i < AGP_LANES; i++) {
-			uint32_t at = places[i];
-			if (copies && at != nowhere)
-				store16(to + (uint64_t)at * sizeof(agp_flow), load16(from + i * sizeof(staged)));
-		}
-		warp::sync(warp::all);
+		bulk::store(&flows[place == nowhere ? 0 : place], &x[warp::lane()].f, sizeof(agp_flow), place != nowhere);
 	}
 
 	// room returns a free place for a flow, in the bucket that has more of them, or, if there is
@@ -307,6 +287,7 @@ struct table {
 		uint32_t at = need ? room(hash, &full) : nowhere;
 		if (warp::ballot(warp::all, full)) { // who goes is decided by what all have now
 			unstage(*place);
+			bulk::stored();
 			if (need)
 				at = room(hash, &full);
 		}
@@ -342,8 +323,9 @@ struct table {
 	AGP_DEVICE_MEMBER void tick(int64_t now) {
 		uint32_t sec = now < 0 ? 0 : now / second_ns < 0xffffffff ? (uint32_t)(now / second_ns) : 0xffffffffu;
 		uint32_t n = (mask + 1) * AGP_WAYS;
-		if (__builtin_expect(s->active == 0, 0))
+		if (s->active == 0)
 			return;
+		bulk::stored();
 		for (uint32_t base = 0; base < n; base += AGP_LANES) {
 			uint32_t at = base + warp::lane();
 			bool look = at < n && tags[at] != 0 && due[at] <= sec;
@@ -371,6 +353,7 @@ struct table {
 	// flush ends every flow. now is the latest time of the whole input: what was due before it
 	// ends for its own reason.
 	AGP_DEVICE_MEMBER void flush(int64_t now) {
+		bulk::stored();
 		uint32_t n = (mask + 1) * AGP_WAYS;
 		for (uint32_t base = 0; base < n; base += AGP_LANES) {
 			uint32_t at = base + warp::lane();
