@@ -147,7 +147,10 @@ struct hll {
 		uint8_t *r = s->reg + ((uint32_t)h1 & 0x3ffffff & (registers - 1));
 		uint32_t zeros = 64 - (uint32_t)bits(h2), v = (zeros < 62 ? zeros : 62) + 1;
 		bool up = on && v > *r;
-		for (uint32_t left = warp::ballot(warp::all, up); left; left &= left - 1) {
+		uint32_t left = warp::ballot(warp::all, up);
+		if (left)
+			warp::sync(warp::all); // all have looked
+		for (; left; left &= left - 1) {
 			uint32_t old = 0;
 			if ((uint32_t)ffs(left) == warp::lane() && v > (old = *r)) {
 				s->hip += (double)registers / (s->kxq[0] + s->kxq[1]);
@@ -211,6 +214,9 @@ struct published {
 	AGP_DEVICE_MEMBER void mark(bool on, uint64_t row, uint32_t bit) const {
 		uint32_t *w = bloom + row + bit / 32, b = 1u << bit % 32;
 		bool sets = on && !(*w & b);
+		if (!warp::ballot(warp::all, sets))
+			return;
+		warp::sync(warp::all); // all have looked
 		uint32_t turn = (uint32_t)popc(peers(sets, w) & below());
 		for (uint32_t now = 0; warp::ballot(warp::all, sets && turn >= now); now++) {
 			if (sets && turn == now)
@@ -347,8 +353,10 @@ struct top {
 
 	// reduce leaves at most k counters and returns how many.
 	AGP_DEVICE_MEMBER uint32_t reduce(uint32_t used) const {
-		uint64_t cut = 0; // the (k+1)-th largest: the largest number that more than k counts reach
-		for (int bit = 63; bit >= 0; bit--) {
+		uint64_t some = 0, cut = 0; // the (k+1)-th largest: the largest number that more than k counts reach
+		for (uint32_t i = warp::lane(); i < used; i += AGP_LANES)
+			some |= counts[i];
+		for (int bit = (int)warp::max(warp::all, (uint32_t)bits(some)) - 1; bit >= 0; bit--) {
 			uint64_t v = cut | (uint64_t)1 << bit;
 			if (above(used, v) > k)
 				cut = v;
