@@ -18,7 +18,7 @@ enum {
 	AGP_BINNED = 16, // packets whose bins a flow keeps before they are counted
 	AGP_WAYS = 8,    // flows per bucket
 	AGP_VERDICTS = 64,
-	AGP_SYNDROMES = 32,
+	AGP_SYNDROMES = 64,
 	AGP_SCRATCH = 24576, // bytes of shared memory of a warp of agp_rings
 };
 

@@ -55,8 +55,11 @@ AGP_DEVICE entry read(const agp_ring &r, uint64_t i) {
 	if (r.time_format == AGP_TIME_REAL)
 		raw = (uint64_t)t_hi * 1000000000u + t_lo;
 	else if (r.time_format == AGP_TIME_FREE) {
-		uint64_t d = raw - r.time_base_ticks; // mult is a 32-bit fraction: 64 + 32 bits of product
-		raw = (uint64_t)r.time_base_ns + (mulhi(d, r.time_mult) << (64 - r.time_shift) | d * r.time_mult >> r.time_shift);
+		// The clock has 63 bits; a packet can be older than the base. mult is a 32-bit fraction.
+		int64_t d = (int64_t)((raw - r.time_base_ticks) << 1) >> 1;
+		uint64_t u = d < 0 ? (uint64_t)-d : (uint64_t)d;
+		uint64_t ns = mulhi(u, r.time_mult) << (64 - r.time_shift) | u * r.time_mult >> r.time_shift;
+		raw = (uint64_t)r.time_base_ns + (d < 0 ? (uint64_t)0 - ns : ns);
 	}
 	e.time = raw;
 	if (op == no_packet) {

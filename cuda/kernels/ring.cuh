@@ -374,17 +374,32 @@ struct poller {
 		return warp::shfl(warp::all, c, 0);
 	}
 
-	// reset waits until the host has reset the queue; false: it wants the kernel to end first.
+	// drain takes what is left of a queue in error: completions of flushed WQEs, no packets.
+	AGP_DEVICE_MEMBER void drain() {
+		for (uint32_t n = ready(); n; n = ready()) {
+			cqe::entry e = {};
+			if (warp::lane() < n)
+				e = cqe::read(*r, ci + warp::lane());
+			faults(e, n);
+			ci += n;
+		}
+		credit();
+	}
+
+	// reset waits until the host has reset the receive queue, after which its WQEs count from 0
+	// again; the completion queue goes on. false: the host wants the kernel to end first.
 	AGP_DEVICE_MEMBER bool reset(uint32_t status) {
 		report(status);
 		for (;;) {
+			if (status == AGP_RESET)
+				drain();
 			uint32_t seen = warp::shfl(warp::all, sys::load32(r->resets), 0);
 			if (seen != st->resets) {
 				sys::acquire();
 				warp::sync(warp::all);
 				if (warp::lane() == 0)
 					st->resets = seen;
-				ci = wqes = 0;
+				wqes = 0;
 				report(AGP_RUNNING);
 				return true;
 			}

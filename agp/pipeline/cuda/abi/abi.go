@@ -12,7 +12,7 @@ const (
 	Lanes     = 32
 	Ways      = 8
 	Verdicts  = 64
-	Syndromes = 32
+	Syndromes = 64
 	Scratch   = 24576
 )
 
