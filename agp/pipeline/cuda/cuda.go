@@ -209,7 +209,7 @@ func (p *Pipeline) newRing() (*ring, error) {
 	r.queue.Addr = uint64(queue.Addr) + o.Payload
 	r.queue.Init()
 	const line = mlx5.LineSize
-	shared, err := p.mem.mapped(3*line + int(len(bytesOf(&abi.Stats{}))) + 1<<c.LogRecords)
+	shared, err := p.mem.mapped(3*line + len(bytesOf(&abi.Stats{})) + 1<<c.LogRecords)
 	if err != nil {
 		return nil, err
 	}
@@ -289,11 +289,14 @@ func (p *Pipeline) Run(ctx context.Context) error {
 			continue
 		case <-run.Done():
 			p.collect()
-			p.check()
+			err := p.check()
+			if failed == nil {
+				failed = err
+			}
 			if fed != nil { // the kernel ended by itself
 				cancel(ErrRing)
 				p.cfg.Source.Interrupt()
-				<-fed
+				_ = <-fed // the same reason, or ErrRing
 			}
 			return errors.Join(failed, run.Wait(context.Background()))
 		default:

@@ -311,9 +311,9 @@ func (q *ring) room(frame bool) bool {
 
 // How a full queue is waited for.
 const (
-	spins    = 64
-	pauseMin = 10 * time.Microsecond
-	pauseMax = 500 * time.Microsecond
+	spins      = 64
+	shortPause = 10 * time.Microsecond
+	longPause  = 500 * time.Microsecond
 )
 
 // wait waits for room.
@@ -323,7 +323,7 @@ func (q *ring) wait(ctx context.Context, frame bool) error {
 		q.count.Waits++
 		q.count.Waiting += time.Since(from)
 	}()
-	pause := pauseMin
+	pause := shortPause
 	for i := 0; !q.room(frame); i++ {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -333,7 +333,7 @@ func (q *ring) wait(ctx context.Context, frame bool) error {
 			continue
 		}
 		time.Sleep(pause)
-		pause = min(2*pause, pauseMax)
+		pause = min(2*pause, longPause)
 	}
 	return nil
 }

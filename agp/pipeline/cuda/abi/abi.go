@@ -16,6 +16,7 @@ const (
 	Scratch   = 24576
 )
 
+// Fragment is agp_fragment: a first fragment that is remembered.
 type Fragment struct {
 	Src, Dst     [16]byte
 	SeenNs       int64
@@ -26,11 +27,13 @@ type Fragment struct {
 	Protocol     uint8
 }
 
+// Kinds of a Record.
 const (
 	RecordSkip = 0
 	RecordFlow = 1
 )
 
+// Record is agp_record: what comes before a flow in a record ring.
 type Record struct {
 	Size   uint32
 	Ring   uint16
@@ -42,17 +45,20 @@ type Record struct {
 // MaxRecord is the longest record: with counters.
 const MaxRecord = 64 + 448 + 640
 
+// Out is agp_out: a record ring.
 type Out struct {
 	Buf, Head, Tail Addr
 	LogSize         uint32
 	_               uint32
 }
 
+// Flags of a Ring.
 const (
 	FlagRelay    = 1
 	FlagLossless = 2
 )
 
+// Ring is agp_ring: a receive queue and the flows that come by it.
 type Ring struct {
 	CQ, CQDB, RQDB, Payload    Addr
 	LogCQ, LogRQ, Pitch, Flags uint32
@@ -77,6 +83,7 @@ const (
 	RingCompressed
 )
 
+// Stats is agp_stats: what a ring has counted.
 type Stats struct {
 	Version, Heartbeat, ClockNs             uint64
 	Status, Vendor                          uint32
@@ -89,6 +96,7 @@ type Stats struct {
 	TimeSteps, ClockBacks, BadLength        uint64
 }
 
+// RingState is agp_ring_state: what a ring is between launches.
 type RingState struct {
 	CI, WQEs, Seq uint64
 	ClockNs, Step int64
@@ -98,18 +106,21 @@ type RingState struct {
 	Stats         Stats
 }
 
+// Commands of a Control.
 const (
 	CommandRun uint32 = iota
 	CommandStop
 	CommandFlush
 )
 
+// Control is agp_control: what the host wants.
 type Control struct {
 	Command uint32
 	_       uint32
 	FlushNs int64
 }
 
+// Params is agp_params: the argument of agp_rings.
 type Params struct {
 	Control, Rings             Addr
 	Count, Batch, Decap, Key   uint32
@@ -118,6 +129,7 @@ type Params struct {
 	Limit                      uint64
 }
 
+// NIC is agp_nic: the argument of agp_nic_send.
 type NIC struct {
 	Control, Rings, Sent             Addr
 	Count, Warps, Flows, FrameLen    uint32
@@ -127,6 +139,8 @@ type NIC struct {
 }
 
 type (
+	// Flow is agp_flow: the state of a flow.
 	Flow = flow.Raw
+	// Hist is agp_hist: the counters of a flow's histograms.
 	Hist = flow.RawCounters
 )
