@@ -44,7 +44,7 @@ func OpOwn(op Opcode, format, owner uint8) uint8 {
 	return uint8(op)<<opcodeShift | format<<formatShift | owner&OwnerMask
 }
 
-// OpcodeOf, FormatOf and OwnerOf take op_own apart.
+// OpcodeOf takes the opcode out of op_own, as FormatOf and OwnerOf do for the rest.
 func OpcodeOf(opOwn uint8) Opcode { return Opcode(opOwn >> opcodeShift) }
 
 // FormatOf returns the format bits of op_own.

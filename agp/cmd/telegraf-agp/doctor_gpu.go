@@ -13,25 +13,33 @@ import (
 // gpuNeed is memory for a context, the rings and the default max_flows.
 const gpuNeed = 1 << 30
 
-const cpuInstead = "the CPU pipeline is used"
+const (
+	cpuInstead = "the CPU pipeline is used"
+	onlyCPU    = "cpu"
+)
 
-// gpuFindings says what GPUs there are and which pipeline "auto" takes. A GPU is not
+// gpuFindings says what GPUs there are and which one the GPU pipeline would take. A GPU is not
 // needed, so that nothing here is missing.
 func gpuFindings(open func() (*cuda.Driver, error)) []finding {
-	auto := func(found, why string) finding { return finding{levelOK, "pipeline", `"auto" takes ` + found, why} }
+	auto := func(found, why string) finding {
+		if found == onlyCPU {
+			return finding{levelOK, "pipeline", found, why}
+		}
+		return finding{levelOK, "pipeline", onlyCPU + "; the GPU pipeline, which the engine does not offer yet, would take " + found, why}
+	}
 	d, err := open()
 	switch {
 	case err == nil:
 	case errors.Is(err, cuda.ErrNoDriver) && err.Error() == cuda.ErrNoDriver.Error():
-		return []finding{{levelOK, "gpu", "none, " + cpuInstead, ""}, auto("the CPU", "no NVIDIA driver")}
+		return []finding{{levelOK, "gpu", "none, " + cpuInstead, ""}, auto(onlyCPU, "no NVIDIA driver")}
 	case errors.Is(err, cuda.NoDevice):
-		return []finding{{levelOK, "gpu", "a driver without a GPU, " + cpuInstead, ""}, auto("the CPU", err.Error())}
+		return []finding{{levelOK, "gpu", "a driver without a GPU, " + cpuInstead, ""}, auto(onlyCPU, err.Error())}
 	default: // there is something, and it does not work
-		return []finding{{levelWarn, "gpu", err.Error(), cpuInstead}, auto("the CPU", err.Error())}
+		return []finding{{levelWarn, "gpu", err.Error(), cpuInstead}, auto(onlyCPU, err.Error())}
 	}
 	devices, err := d.Devices()
 	if err != nil {
-		return []finding{{levelWarn, "gpu", err.Error(), cpuInstead}, auto("the CPU", err.Error())}
+		return []finding{{levelWarn, "gpu", err.Error(), cpuInstead}, auto(onlyCPU, err.Error())}
 	}
 	list := []finding{{levelOK, "gpu driver", fmt.Sprintf("CUDA %s, %d GPU(s)", d.Version(), len(devices)), ""}}
 	for _, dev := range devices {
@@ -39,7 +47,7 @@ func gpuFindings(open func() (*cuda.Driver, error)) []finding {
 	}
 	dev, err := pipeline.Choose(d, gpuNeed)
 	if err != nil {
-		return append(list, auto("the CPU", strings.ReplaceAll(err.Error(), "\n", "; ")))
+		return append(list, auto(onlyCPU, strings.ReplaceAll(err.Error(), "\n", "; ")))
 	}
 	what := fmt.Sprintf("GPU %d", dev.Index())
 	if i, err := dev.Info(); err == nil {

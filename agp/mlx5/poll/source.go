@@ -15,9 +15,9 @@ import (
 
 // How long Next of a Source sleeps while its queues are empty, at a time and in all.
 const (
-	pauseMin = 20 * time.Microsecond
-	pauseMax = time.Millisecond
-	waitMax  = 10 * time.Millisecond
+	shortPause = 20 * time.Microsecond
+	longPause  = time.Millisecond
+	waitMax    = 10 * time.Millisecond
 )
 
 const (
@@ -57,7 +57,7 @@ func NewSource(cfg SourceConfig) (*Source, error) {
 func (s *Source) Next(b *source.Batch) (int, error) {
 	frames := b.Frames[:0]
 	b.Buf = b.Buf[:0]
-	pause, waited := pauseMin, time.Duration(0)
+	pause, waited := shortPause, time.Duration(0)
 	for !s.stop.Load() {
 		var err error
 		if frames, err = s.poll(b, frames); err != nil && len(frames) == 0 {
@@ -77,7 +77,7 @@ func (s *Source) Next(b *source.Batch) (int, error) {
 		}
 		time.Sleep(pause)
 		waited += pause
-		pause = min(2*pause, pauseMax)
+		pause = min(2*pause, longPause)
 	}
 	return 0, io.EOF
 }

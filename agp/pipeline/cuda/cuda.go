@@ -296,7 +296,9 @@ func (p *Pipeline) Run(ctx context.Context) error {
 			if fed != nil { // the kernel ended by itself
 				cancel(ErrRing)
 				p.cfg.Source.Interrupt()
-				_ = <-fed // the same reason, or ErrRing
+				if late := <-fed; failed == nil && !errors.Is(late, ErrRing) {
+					failed = late
+				}
 			}
 			return errors.Join(failed, run.Wait(context.Background()))
 		default:
