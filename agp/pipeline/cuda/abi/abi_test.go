@@ -1,0 +1,88 @@
+package abi
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/agp-net/telegraf-agp/agp/flow"
+)
+
+const header = "../../../../cuda/kernels/agp.h"
+
+// fieldsOf reads the names of a struct's fields out of the header.
+func fieldsOf(t *testing.T, text, name string) (names []string) {
+	body := regexp.MustCompile(`(?s)typedef struct \{([^}]*)\} ` + name + `;`).FindStringSubmatch(text)
+	require.NotNil(t, body, name)
+	plain := regexp.MustCompile(`//[^\n]*`).ReplaceAllString(body[1], "")
+	for _, line := range strings.Split(plain, ";") {
+		if f := strings.Fields(line); len(f) > 1 {
+			for _, n := range strings.Split(strings.Join(f[1:], ""), ",") {
+				n, _, _ = strings.Cut(n, "[")
+				names = append(names, n)
+			}
+		}
+	}
+	return names
+}
+
+// TestHostAndDeviceAgree: every struct has one size, and every field one place and size, in
+// agp.h as a C++ compiler lays it out and in Go.
+func TestHostAndDeviceAgree(t *testing.T) {
+	raw, err := os.ReadFile(header)
+	require.NoError(t, err)
+	structs := map[string]reflect.Type{
+		"agp_fragment": reflect.TypeFor[Fragment](), "agp_record": reflect.TypeFor[Record](), "agp_out": reflect.TypeFor[Out](),
+		"agp_ring": reflect.TypeFor[Ring](), "agp_stats": reflect.TypeFor[Stats](), "agp_ring_state": reflect.TypeFor[RingState](),
+		"agp_control": reflect.TypeFor[Control](), "agp_params": reflect.TypeFor[Params](), "agp_nic": reflect.TypeFor[NIC](),
+		"agp_flow": reflect.TypeFor[Flow](), "agp_hist": reflect.TypeFor[Hist](), "agp_half": reflect.TypeFor[flow.RawHalf](), "agp_tcp_half": reflect.TypeFor[flow.RawTCP](),
+	}
+	var program bytes.Buffer
+	fmt.Fprint(&program, "#include <cstddef>\n#include <cstdio>\n#include \"agp.h\"\nint main() {\n")
+	program.WriteString("printf(\"limits %d %d %d %d %d\\n\", AGP_LANES, AGP_WAYS, AGP_VERDICTS, AGP_SYNDROMES, AGP_SCRATCH);\n")
+	for name := range structs {
+		fmt.Fprintf(&program, "printf(\"%s . 0 %%zu\\n\", sizeof(%s));\n", name, name)
+		for _, f := range fieldsOf(t, string(raw), name) {
+			fmt.Fprintf(&program, "printf(\"%s %s %%zu %%zu\\n\", offsetof(%s, %s), sizeof(((%s *)0)->%s));\n", name, f, name, f, name, f)
+		}
+	}
+	for _, f := range fieldsOf(t, string(raw), "agp_key") { // Go's flow has the key's fields as its own
+		fmt.Fprintf(&program, "printf(\"agp_flow %s %%zu %%zu\\n\", offsetof(agp_flow, key.%s), sizeof(((agp_flow *)0)->key.%s));\n", f, f, f)
+	}
+	fmt.Fprint(&program, "}\n")
+	dir := t.TempDir()
+	source, binary := filepath.Join(dir, "layout.cc"), filepath.Join(dir, "layout")
+	require.NoError(t, os.WriteFile(source, program.Bytes(), 0o600))
+	out, err := exec.Command("g++", "-std=c++17", "-w", "-I", filepath.Dir(header), "-o", binary, source).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	out, err = exec.Command(binary).Output()
+	require.NoError(t, err)
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	require.Equal(t, fmt.Sprintf("limits %d %d %d %d %d", Lanes, Ways, Verdicts, Syndromes, Scratch), lines[0])
+	places := map[string]string{}
+	for _, line := range lines[1:] {
+		f := strings.Fields(line)
+		places[f[0]+" "+strings.ReplaceAll(f[1], "_", "")] = f[2] + " " + f[3]
+	}
+	for name, typ := range structs {
+		require.Equal(t, places[name+" ."], fmt.Sprintf("0 %d", typ.Size()), name)
+		compared := 0
+		for i := range typ.NumField() {
+			f := typ.Field(i)
+			if f.Name == "_" {
+				continue
+			}
+			compared++
+			require.Equal(t, places[name+" "+strings.ToLower(f.Name)], fmt.Sprintf("%d %d", f.Offset, f.Type.Size()), "%s %s", name, f.Name)
+		}
+		require.NotZero(t, compared)
+	}
+}
