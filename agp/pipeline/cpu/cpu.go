@@ -15,6 +15,7 @@ import (
 	"github.com/agp-net/telegraf-agp/agp/model"
 	"github.com/agp-net/telegraf-agp/agp/packet"
 	"github.com/agp-net/telegraf-agp/agp/pipeline"
+	"github.com/agp-net/telegraf-agp/agp/pipeline/summary"
 	"github.com/agp-net/telegraf-agp/agp/source"
 )
 
@@ -22,11 +23,14 @@ import (
 const (
 	MaxQueues    = 256
 	DefaultBatch = 1024
-	DefaultTopK  = 10
+	DefaultTopK  = summary.DefaultTopK
 )
 
 // ErrConfig wraps every complaint about a Config.
 var ErrConfig = errors.New("pipeline configuration")
+
+// SketchConfig says what is summarised beside the flow records.
+type SketchConfig = summary.Config
 
 // Config of a Pipeline. Source and Sink are required, the rest has defaults.
 type Config struct {

@@ -283,14 +283,7 @@ func TestSketchFeatureHasEveryFlowsHistograms(t *testing.T) {
 			for hash, h := range want {
 				var got histograms
 				w := p.workers[flow.QueueOf(flow.BucketOf(hash), queues)]
-				switch f := w.sketches.features.(type) {
-				case *blocked:
-					f.sizes.Decode(hash, got.size[:])
-					f.delays.Decode(hash, got.delay[:])
-				case *published:
-					f.sizes.Decode(hash, got.size[:])
-					f.delays.Decode(hash, got.delay[:])
-				}
+				w.sketches.Features().Decode(hash, got.size[:], got.delay[:])
 				require.Equal(t, *h, got, "%s, %d queues", layout, queues)
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"maps"
 
 	"github.com/agp-net/telegraf-agp/agp/packet"
+	"github.com/agp-net/telegraf-agp/agp/pipeline/summary"
 	"github.com/agp-net/telegraf-agp/agp/sketch"
 	"github.com/agp-net/telegraf-agp/agp/source"
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
@@ -24,7 +25,7 @@ func (p *Pipeline) Snapshot(s *telemetry.Snapshot) {
 	for _, m := range p.models.Load().Models() {
 		e.Models = append(e.Models, m.ID())
 	}
-	all, err := newSummary(p.cfg.Key)
+	all, err := summary.NewSummary(p.cfg.Key)
 	latency := sketch.NewQuantiles()
 	for _, w := range p.workers {
 		w.mu.Lock()
@@ -34,7 +35,7 @@ func (p *Pipeline) Snapshot(s *telemetry.Snapshot) {
 		e.StateBytes += w.table.Bytes()
 		e.Inferences += w.scorer.inferences
 		if err == nil {
-			err = all.merge(w.sketches.reading())
+			err = all.Merge(w.sketches.Reading())
 		}
 		if err == nil {
 			err = latency.Merge(w.scorer.latency)
@@ -79,17 +80,17 @@ func (p *Pipeline) Snapshot(s *telemetry.Snapshot) {
 	s.Queues[0].Drops = e.Drops
 	if n := latency.Count(); n > 0 {
 		e.PacketToScoreCount = uint64(n)
-		e.PacketToScoreP50Ns, e.PacketToScoreP90Ns, e.PacketToScoreP99Ns = quantile(latency, 0.5), quantile(latency, 0.9), quantile(latency, 0.99)
+		e.PacketToScoreP50Ns, e.PacketToScoreP90Ns, e.PacketToScoreP99Ns = summary.Quantile(latency, 0.5), summary.Quantile(latency, 0.9), summary.Quantile(latency, 0.99)
 	}
-	s.Top = all.topRows(s.Top, p.cfg.Sketch.TopK)
-	s.Sketches = all.sketchRows(s.Sketches, &p.cfg.Sketch)
+	s.Top = all.TopRows(s.Top, p.cfg.Sketch.TopK)
+	s.Sketches = all.SketchRows(s.Sketches, &p.cfg.Sketch)
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e.Suppressed = c.detector.Stats().Suppressed
 	s.Sketches = append(s.Sketches,
-		quantileRow("first_reply_ns", c.sum.FirstReply, 0, p.cfg.Sketch.Serialize),
-		quantileRow("tcp_handshake_ns", c.sum.Handshake, 0, p.cfg.Sketch.Serialize))
+		summary.QuantileRow("first_reply_ns", c.sum.FirstReply, 0, p.cfg.Sketch.Serialize),
+		summary.QuantileRow("tcp_handshake_ns", c.sum.Handshake, 0, p.cfg.Sketch.Serialize))
 }
 
 // Progress returns how far the source has been read. Safe from any goroutine.

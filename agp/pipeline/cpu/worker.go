@@ -1,12 +1,14 @@
 package cpu
 
 import (
+	"fmt"
 	"math"
 	"sync"
 
 	"github.com/agp-net/telegraf-agp/agp/detect"
 	"github.com/agp-net/telegraf-agp/agp/flow"
 	"github.com/agp-net/telegraf-agp/agp/packet"
+	"github.com/agp-net/telegraf-agp/agp/pipeline/summary"
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
 )
 
@@ -25,7 +27,7 @@ type worker struct {
 
 	mu       sync.Mutex
 	table    *flow.Table
-	sketches *sketches
+	sketches *summary.Sketches
 	scorer   *scorer
 	counters queueCounters
 }
@@ -44,7 +46,9 @@ func newWorker(p *Pipeline, id int) (*worker, error) {
 	w.scorer = newScorer(w)
 	w.scorer.use(p.models.Load())
 	var err error
-	w.sketches, err = newSketches(&p.cfg.Sketch, p.cfg.Key)
+	if w.sketches, err = summary.New(&p.cfg.Sketch, p.cfg.Key); err != nil {
+		err = fmt.Errorf("%w: %w", ErrConfig, err)
+	}
 	return w, err
 }
 
@@ -79,7 +83,7 @@ func (w *worker) batch(b *work) {
 		w.table.Flush(b.nowNs)
 	}
 	w.scorer.flush()
-	w.sketches.flush()
+	w.sketches.Flush()
 	w.mu.Unlock()
 	w.send(last(b.seq))
 }
@@ -116,13 +120,13 @@ func (w *worker) one(k *flow.Packet) {
 	w.counters.packets++
 	w.counters.bytes += uint64(k.WireLen)
 	_, delay := w.table.Add(k)
-	w.sketches.packet(k.L3Len, delay)
+	w.sketches.Packet(k.L3Len, delay)
 }
 
 func (w *worker) tick(t tick) {
 	w.at = position{seq: t.seq}
 	w.table.Tick(t.ns)
-	w.sketches.tick(t.ns)
+	w.sketches.Tick(t.ns)
 	if w.id == 0 { // time is the same for all queues: one tells the collector
 		w.at.start = math.MaxUint64
 		w.room()
@@ -158,7 +162,7 @@ func (w *worker) send(mark position) {
 func (w *worker) Started(r flow.Ref, k *flow.Packet) {
 	w.room()
 	e := w.table.Endpoints(r)
-	w.sketches.start(&e.Src, &e.Dst, e.DstPort, k)
+	w.sketches.Start(&e.Src, &e.Dst, e.DstPort, k)
 	s := detect.FlowStart{
 		Seq: k.Seq, TimeNs: k.TimestampNs, Src: e.Src, Dst: e.Dst, SrcPort: e.SrcPort, DstPort: e.DstPort,
 		IPVersion: k.IPVersion, Protocol: k.Protocol, WireLen: k.WireLen,
@@ -173,12 +177,12 @@ func (w *worker) Started(r flow.Ref, k *flow.Packet) {
 // Progress implements flow.Handler.
 func (w *worker) Progress(r flow.Ref, packets, bytes uint64) {
 	e := w.table.Endpoints(r)
-	w.sketches.progress(&e, packets, bytes)
+	w.sketches.Progress(&e, packets, bytes)
 }
 
 // Binned implements flow.Handler.
 func (w *worker) Binned(hash uint64, size, delay []uint8) {
-	w.sketches.binned(hash, size, delay)
+	w.sketches.Binned(hash, size, delay)
 }
 
 // Mature implements flow.Handler.
