@@ -27,7 +27,7 @@ endif
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
 .DEFAULT_GOAL := help
-.PHONY: help build cuda cuda-compiler demo test test-unit test-simt test-e2e test-live lint fuzz bench bench-live train generate cover deps deps-bench clean
+.PHONY: help build cuda cuda-compiler demo test test-unit test-simt test-e2e test-live lint fuzz bench bench-live bench-gpu test-gpu gpu-tests train generate cover deps deps-bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +60,19 @@ test-unit: $(BUILD)/venv/.ready cuda-compiler ## unit, property and oracle tests
 
 test-simt: ## device code on the host: emulated warps, address, undefined-behaviour and thread sanitizers
 	$(GO) test -race -timeout 10m ./tests/simt
+
+# Test programs need neither Go nor a compiler where they run, so that they can be carried to a GPU.
+gpu-tests: # build/gpu/*.test and the benchmark
+	@mkdir -p $(BUILD)/gpu
+	for p in cuda agp/pipeline/cuda agp/telemetry/gpu tests/bench/gpu; do \
+		CGO_ENABLED=0 $(GO) test -c -o $(BUILD)/gpu/$$(echo $$p | tr / -).test ./$$p || exit; done
+	CGO_ENABLED=0 $(GO) build -trimpath -o $(BUILD)/gpu/agp-bench-gpu ./tests/bench/cmd/agp-bench-gpu
+
+test-gpu: gpu-tests ## what the GPU does, where there is one; compute-sanitizer on short runs
+	tests/gpu.sh $(BUILD)/gpu
+
+bench-gpu: gpu-tests ## the packet path on a GPU, fed by the NIC model on the same GPU
+	$(BUILD)/gpu/agp-bench-gpu
 
 test-e2e: ## telegraf, plugin, engine and InfluxDB together
 	$(GO) test -count=1 -timeout 15m ./tests/e2e/...

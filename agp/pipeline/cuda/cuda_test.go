@@ -2,7 +2,6 @@ package cuda_test
 
 import (
 	"context"
-	"errors"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,7 +14,6 @@ import (
 	"github.com/agp-net/telegraf-agp/agp/pipeline/cuda"
 	"github.com/agp-net/telegraf-agp/agp/source/pcap"
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
-	driver "github.com/agp-net/telegraf-agp/cuda"
 	"github.com/agp-net/telegraf-agp/tests/simt"
 	"github.com/agp-net/telegraf-agp/tests/testcap"
 )
@@ -48,35 +46,9 @@ func reference(t *testing.T, path string) ([]string, telemetry.Snapshot) {
 	return l.sorted(), s
 }
 
-// device is a GPU if there is one, else the host emulation.
-func device(t *testing.T) cuda.Device {
-	dev, err := open()
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, dev.Close()) })
-	if g, ok := dev.(*cuda.GPU); ok {
-		t.Logf("%s", g.Info().Name)
-	}
-	return dev
-}
-
-func open() (cuda.Device, error) {
-	all, err := driver.Open()
-	if errors.Is(err, driver.ErrNoDriver) || errors.Is(err, driver.NoDevice) {
-		return simt.Open()
-	}
-	if err != nil {
-		return nil, err
-	}
-	d, err := all.Device(0)
-	if err != nil {
-		return nil, err
-	}
-	return cuda.OpenGPU(d)
-}
-
 // TestEveryCaptureGivesTheRecordsOfTheReference: byte for byte, for any number of rings.
 func TestEveryCaptureGivesTheRecordsOfTheReference(t *testing.T) {
-	dev := device(t)
+	dev := simt.Device(t)
 	for i, path := range testcap.All(t) {
 		name := filepath.Base(path)
 		t.Run(name, func(t *testing.T) {

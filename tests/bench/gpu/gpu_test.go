@@ -10,9 +10,7 @@ import (
 
 // TestNICModelOnTheDeviceFeedsItsRings: every packet that the NIC model sends is in a flow, in all modes.
 func TestNICModelOnTheDeviceFeedsItsRings(t *testing.T) {
-	dev, err := simt.Open()
-	require.NoError(t, err)
-	defer func() { require.NoError(t, dev.Close()) }()
+	dev := simt.Device(t)
 	for name, c := range map[string]Test{
 		"prefilled":                {Rings: 2, Warps: 1, Flows: 100, Prefill: true, Packets: 1 << 12, FrameLen: 60},
 		"producer kernel":          {Rings: 3, Warps: 2, Feeders: 4, Flows: 1000, Packets: 1 << 15, FrameLen: 60},
