@@ -24,7 +24,7 @@ type Raw struct {
 	TimeSteps      uint32
 	SynRetransmits uint32
 	Coalesced      uint32
-	_              uint32
+	ToldBytes      uint32
 	SynNs          int64
 	HandshakeNs    int64
 	RTTNs          int64

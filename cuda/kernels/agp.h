@@ -98,7 +98,8 @@ typedef struct {
 	uint8_t tier;    // whether there are histogram counters
 	uint8_t side[2]; // source.Frame.Side of the directions
 	uint8_t pad[3];
-	uint32_t time_steps, syn_retransmits, coalesced, pad2;
+	uint32_t time_steps, syn_retransmits, coalesced;
+	uint32_t told_bytes; // that heavy hitters know of, modulo 2^32; packets are those to the last AGP_PROGRESS
 	int64_t syn_ns, handshake_ns, rtt_ns;
 	agp_half dir[2];
 	agp_tcp_half tcp[2];
@@ -161,6 +162,7 @@ typedef struct {
 	uint64_t hists;        // agp_hist[AGP_WAYS << log_buckets]
 	uint64_t state;        // agp_ring_state
 	uint64_t stats;        // agp_stats, mapped host memory
+	uint64_t sketches;     // agp_sketches
 	uint64_t resets;       // uint32 in mapped host memory: how often the host has reset the queue
 	uint32_t log_fragments, log_buckets;
 	agp_out out;
@@ -227,12 +229,21 @@ typedef struct {
 	int64_t idle_ns, active_ns, linger_ns;
 	uint64_t seed;  // of flow.Key.Hash
 	uint64_t limit; // CQEs of a ring after which its warp ends with AGP_STOPPED, 0: none
+	uint32_t sketches, pad; // AGP_SKETCH_*
 } agp_params;
 
 // The state of the sketches of cuda/kernels/sketch.cuh; agp/sketch explains them.
 enum {
 	AGP_QUANTILE_BINS = 2184,
 	AGP_BLOCKED_BINS = 96,
+	// Sizes in the packet path: those of agp/pipeline/summary.
+	AGP_HLL_REGISTERS = 4096,
+	AGP_ENTROPY_WIDTH = 16384,
+	AGP_TOP_K = 1024,
+	AGP_BLOCKED_WIDTH = 8192,
+	AGP_PUBLISHED_WIDTH = 87381,
+	AGP_PUBLISHED_BITS = 5592405,
+	AGP_PROGRESS = 64, // packets after which heavy hitters and entropies learn of a flow
 };
 
 typedef struct {
@@ -248,12 +259,12 @@ typedef struct {
 
 typedef struct {
 	double hip, kxq[2];
-	uint8_t reg[]; // 1 << lgK
+	uint8_t reg[AGP_HLL_REGISTERS];
 } agp_hll;
 
 typedef struct {
 	uint64_t n;
-	uint32_t cells[];
+	uint32_t cells[AGP_ENTROPY_WIDTH];
 } agp_entropy;
 
 // agp_line is one line of sketch.Blocked.
@@ -271,6 +282,52 @@ typedef struct {
 typedef struct {
 	uint64_t w[5];
 } agp_top_key;
+typedef struct {
+	agp_top head;
+	agp_top_index index[4 * AGP_TOP_K];
+	agp_top_key keys[2 * AGP_TOP_K];
+	uint64_t counts[2 * AGP_TOP_K];
+} agp_top_list;
+
+// agp_blocked and agp_published are the histograms of all flows in one of the two layouts.
+typedef struct {
+	agp_line lines[3 * AGP_BLOCKED_WIDTH];
+	uint32_t carry[2 * AGP_BLOCKED_WIDTH];
+} agp_blocked;
+typedef struct {
+	uint32_t counters[3 * AGP_PUBLISHED_WIDTH], pad;
+	uint64_t bloom[3 * ((AGP_PUBLISHED_BITS + 63) / 64)];
+} agp_published;
+
+// agp_summary is summary.Summary: one window's sketches of one ring, in the order of the lists there.
+typedef struct {
+	int64_t start_ns, end_ns;
+	agp_quantiles size, delay;
+	agp_hll distinct[4];
+	agp_entropy entropy[2];
+	agp_top_list top[5];
+} agp_summary;
+
+// Bits of agp_params.sketches.
+enum {
+	AGP_SKETCH_QUANTILES = 1, // of L3 lengths and delays
+	AGP_SKETCH_DISTINCT = 2,
+	AGP_SKETCH_TOP = 4,
+	AGP_SKETCH_ENTROPY = 8,
+	AGP_SKETCH_BLOCKED = 16,
+	AGP_SKETCH_PUBLISHED = 32,
+};
+
+// agp_sketches are those of a ring, in device memory.
+typedef struct {
+	uint64_t k0, k1;     // sketch.Hasher.Words
+	int64_t window_ns;   // 0: one window since the start
+	uint64_t table;      // agp_quantile_table
+	uint64_t summary[2]; // agp_summary: with windows, the running and the last whole one
+	uint64_t feature[2]; // agp_blocked or agp_published, of sizes and of delays
+	uint64_t counted[2]; // packets in them
+	uint32_t now, pad;   // which summary is the running one
+} agp_sketches;
 
 // agp_nic is the argument of the kernels that play the port: the NIC model on the device. Ring i
 // gets packets from warps i*warps .. i*warps+warps-1, each a batch of 32 in turn.

@@ -104,7 +104,7 @@ AGP_DEVICE void cut(agp_flow *f) {
 	clear(f->dir, sizeof f->dir);
 	f->bits = (f->bits & (from_b | rtt | past_syn | live | doubt | confirmed)) | empty;
 	f->tier = 0;
-	f->time_steps = f->syn_retransmits = f->coalesced = 0;
+	f->time_steps = f->syn_retransmits = f->coalesced = f->told_bytes = 0;
 }
 
 // count adds the n-th packet of the record to its histograms.

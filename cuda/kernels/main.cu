@@ -7,7 +7,17 @@ AGP_KERNEL(agp_rings, agp_params, params) {
 	AGP_SHARED_LAUNCH(scratch, memory);
 	if (warp::index() >= params.count)
 		return;
-	poller ring;
+	poller<false> ring;
+	ring.init(&params, warp::index(), &memory[warp::local()]);
+	ring.run();
+}
+
+// agp_rings_sketched does so with sketches of all traffic.
+AGP_KERNEL(agp_rings_sketched, agp_params, params) {
+	AGP_SHARED_LAUNCH(scratch, memory);
+	if (warp::index() >= params.count)
+		return;
+	poller<true> ring;
 	ring.init(&params, warp::index(), &memory[warp::local()]);
 	ring.run();
 }

@@ -32,12 +32,12 @@ struct alignas(16) scratch {
 };
 static_assert(sizeof(scratch) <= AGP_SCRATCH, "the host allocates shared memory by this");
 
-struct poller {
+template <bool sketched> struct poller {
 	const agp_params *p;
 	const agp_ring *r;
 	agp_ring_state *st;
 	scratch *x;
-	table flows;
+	table<sketched> flows;
 	uint64_t ci, wqes, seq;
 	int64_t clock_ns, step;
 
@@ -374,16 +374,25 @@ struct poller {
 		return warp::shfl(warp::all, c, 0);
 	}
 
-	// drain takes what is left of a queue in error: completions of flushed WQEs, no packets.
+	// drain takes what is left of a queue in error: completions of flushed WQEs. A packet comes
+	// from a queue that was reset meanwhile, and stays.
 	AGP_DEVICE_MEMBER void drain() {
 		for (uint32_t n = ready(); n; n = ready()) {
 			cqe::entry e = {};
 			if (warp::lane() < n)
 				e = cqe::read(*r, ci + warp::lane());
+			int other = ffs(warp::ballot(warp::all, warp::lane() >= n || e.kind != cqe::fault));
+			n = other < 0 ? n : (uint32_t)other;
+			if (n == 0)
+				return;
 			faults(e, n);
 			ci += n;
+			if (warp::lane() == 0) {
+				sys::release();
+				sys::store32(r->cq_db, swap32((uint32_t)(ci & 0xffffff)));
+			}
+			warp::sync(warp::all);
 		}
-		credit();
 	}
 
 	// reset waits until the host has reset the receive queue, after which its WQEs count from 0

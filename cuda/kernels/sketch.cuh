@@ -168,26 +168,30 @@ struct hll {
 		h = (h ^ h >> 33) * 0xc4ceb9fe1a85ec53u;
 		return h ^ h >> 33;
 	}
-	AGP_DEVICE_MEMBER void end(bool on, uint64_t h1, uint64_t h2, uint64_t n) const {
+	// wide is MurmurHash3 x64 128 of a few bytes.
+	struct wide {
+		uint64_t h1, h2;
+	};
+	AGP_DEVICE_MEMBER static wide end(uint64_t h1, uint64_t h2, uint64_t n) {
 		h1 ^= n, h2 ^= n;
 		h1 += h2;
 		h2 += h1;
 		h1 = last(h1), h2 = last(h2);
 		h1 += h2;
-		coupon(on, h1, h2 + h1);
+		return wide{h1, h2 + h1};
 	}
 	static const uint64_t c1 = 0x87c37b91114253d5u, c2 = 0x4cf5ad432745937fu, seed = 9001;
 
-	// word adds up to 8 bytes: AddUint64 with 8, Add of shorter bytes with zeros behind them.
-	AGP_DEVICE_MEMBER void word(bool on, uint64_t v, uint32_t length) const { end(on, seed ^ rotl(v * c1, 31) * c2, seed, length); }
-	// words adds 16 bytes.
-	AGP_DEVICE_MEMBER void words16(bool on, uint64_t v, uint64_t w) const {
+	// of8 hashes up to 8 bytes, with zeros behind them: AddUint64 hashes 8.
+	AGP_DEVICE_MEMBER static wide of8(uint64_t v, uint32_t length) { return end(seed ^ rotl(v * c1, 31) * c2, seed, length); }
+	AGP_DEVICE_MEMBER static wide of16(uint64_t v, uint64_t w) {
 		uint64_t h1 = seed ^ rotl(v * c1, 31) * c2, h2;
 		h1 = (rotl(h1, 27) + seed) * 5 + 0x52dce729;
 		h2 = seed ^ rotl(w * c2, 33) * c1;
 		h2 = (rotl(h2, 31) + h1) * 5 + 0x38495ab5;
-		end(on, h1, h2, 16);
+		return end(h1, h2, 16);
 	}
+	AGP_DEVICE_MEMBER void add(bool on, wide v) const { coupon(on, v.h1, v.h2); }
 };
 
 // published is sketch.Published. Bloom words are halves of Go's.
@@ -195,10 +199,6 @@ struct published {
 	hasher h;
 	uint32_t *counters, *bloom;
 	uint32_t width, bits;
-
-	// cells of the sketch in memory that begins with n.
-	AGP_DEVICE_MEMBER static uint64_t counters_at() { return 64; }
-	AGP_DEVICE_MEMBER static uint64_t bloom_at(uint32_t width) { return 64 + ((uint64_t)width * 12 + 63) / 64 * 64; }
 
 	// add may be called with other memory in each lane.
 	AGP_DEVICE_MEMBER void add(bool on, uint64_t flow, uint32_t bin) const {
@@ -267,11 +267,6 @@ struct blocked {
 	}
 };
 
-// top_key is sketch.Key.
-struct top_key {
-	uint64_t w[5];
-};
-
 // top is sketch.TopK: Misra-Gries with batched reduction. The counters are those of Go after the
 // same sequence of keys and weights, lane by lane.
 struct top {
@@ -283,7 +278,7 @@ struct top {
 	uint32_t k, mask;
 
 	// find returns the key's place in the index, or the free one where it belongs.
-	AGP_DEVICE_MEMBER uint32_t find(const top_key &key, uint32_t hash) const {
+	AGP_DEVICE_MEMBER uint32_t find(const agp_top_key &key, uint32_t hash) const {
 		for (uint32_t i = hash & mask;; i = (i + 1) & mask) {
 			agp_top_index at = index[i];
 			if (at.entry == 0)
@@ -296,7 +291,7 @@ struct top {
 		}
 	}
 
-	AGP_DEVICE_MEMBER void add(bool on, const top_key &key, uint64_t weight) const {
+	AGP_DEVICE_MEMBER void add(bool on, const agp_top_key &key, uint64_t weight) const {
 		on = on && weight != 0;
 		uint32_t left = warp::ballot(warp::all, on), used = s->used;
 		if (!left)
@@ -370,7 +365,7 @@ struct top {
 			uint32_t from = base + warp::lane();
 			uint64_t n = from < used ? counts[from] : 0;
 			bool stays = n > cut;
-			top_key key = {};
+			agp_top_key key = {};
 			for (int i = 0; stays && i < 5; i++)
 				key.w[i] = keys[from].w[i];
 			uint32_t staying = warp::ballot(warp::all, stays), to = kept + (uint32_t)popc(staying & below());

@@ -7,6 +7,7 @@
 #define AGP_TABLE_CUH
 
 #include "flow.cuh"
+#include "summary.cuh"
 
 const int64_t second_ns = 1000000000;
 const uint32_t nowhere = 0xffffffffu;
@@ -26,7 +27,8 @@ struct staged {
 	uint32_t pad[4];
 };
 
-struct table {
+// sketched: the ring has sketches, agp_params.sketches says which.
+template <bool sketched> struct table {
 	const agp_params *p;
 	const agp_ring *r;
 	agp_stats *s; // in shared memory, written by lane 0
@@ -183,6 +185,8 @@ struct table {
 	// in its place.
 	AGP_DEVICE_MEMBER void emit(bool want, uint32_t place, uint8_t reason, bool from_stage) {
 		warp::sync(warp::all);
+		if (sketched)
+			summary::ended((agp_sketches *)r->sketches, p->sketches, want, from_stage ? &x[warp::lane()].f : &flows[want ? place : 0]);
 		for (uint32_t left = warp::ballot(warp::all, want); left; left &= left - 1) {
 			uint32_t from = (uint32_t)ffs(left);
 			uint32_t at = warp::shfl(warp::all, place, from), why = warp::shfl(warp::all, (uint32_t)reason, from);
@@ -260,6 +264,7 @@ struct table {
 			bool opened = insert(wait && *place == nowhere, k, hash, q, sender_b, place);
 			// Before anything else is evicted, so that every flow in the table has a packet.
 			bool ready = wait && *place != nowhere, back = false;
+			int64_t before = ready ? f->last_ns : 0;
 			if (ready) {
 				uint32_t bits = f->bits;
 				back = flow::update(f, &hists[*place], q, sender_b, opened, coalesced, seq);
@@ -272,6 +277,8 @@ struct table {
 				wait = false;
 			}
 			backs += (uint32_t)popc(warp::ballot(warp::all, back));
+			if (sketched)
+				summary::packet((agp_sketches *)r->sketches, p->sketches, ready, f, q.l3_len, q.ts_ns, before, opened);
 		}
 		if (backs && warp::lane() == 0)
 			s->time_steps += backs;
@@ -321,6 +328,11 @@ struct table {
 
 	// tick lets time pass: flows whose deadline is before now end. now is a multiple of a second.
 	AGP_DEVICE_MEMBER void tick(int64_t now) {
+		expire(now);
+		if (sketched)
+			summary::tick((agp_sketches *)r->sketches, now);
+	}
+	AGP_DEVICE_MEMBER void expire(int64_t now) {
 		uint32_t sec = now < 0 ? 0 : now / second_ns < 0xffffffff ? (uint32_t)(now / second_ns) : 0xffffffffu;
 		uint32_t n = (mask + 1) * AGP_WAYS;
 		if (s->active == 0)

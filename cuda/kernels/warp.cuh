@@ -20,7 +20,7 @@ enum { WARPS_PER_BLOCK = 4 };
 #define AGP_UNROLL _Pragma("unroll")
 // A kernel has one argument, a struct, of at most WARPS_PER_BLOCK warps a block. AGP_SHARED
 // declares memory of the block inside it.
-#define AGP_KERNEL(name, type, arg) extern "C" __global__ void __launch_bounds__(32 * WARPS_PER_BLOCK) name(const __grid_constant__ type arg)
+#define AGP_KERNEL(name, type, arg) extern "C" __global__ void __launch_bounds__(32 * WARPS_PER_BLOCK, 1) name(const __grid_constant__ type arg)
 #define AGP_SHARED(type, name, count) __shared__ type name[count]
 // AGP_SHARED_LAUNCH is memory whose size the launch says: as many as the block has warps.
 #define AGP_SHARED_LAUNCH(type, name)                  \

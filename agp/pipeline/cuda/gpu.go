@@ -61,7 +61,7 @@ func (g *GPU) load(d *cuda.Device, code []byte) (err error) {
 		if f.Function, err = g.module.Function(name); err == nil {
 			f.stream, err = g.ctx.NewStream()
 		}
-		if name == ringsKernel && err == nil {
+		if servesRings(name) && err == nil {
 			err = f.SetShared(maxWarps * abi.Scratch)
 		}
 		if err != nil {
@@ -73,11 +73,14 @@ func (g *GPU) load(d *cuda.Device, code []byte) (err error) {
 }
 
 // kernelNames are the kernels that a Device can launch.
-var kernelNames = []string{ringsKernel, "agp_nic_send"}
+var kernelNames = []string{ringsKernel, sketchedKernel, "agp_nic_send"}
+
+func servesRings(kernel string) bool { return kernel == ringsKernel || kernel == sketchedKernel }
 
 const (
-	ringsKernel = "agp_rings"
-	maxWarps    = 4 // of a block
+	ringsKernel    = "agp_rings"
+	sketchedKernel = "agp_rings_sketched" // the same with sketches of all traffic
+	maxWarps       = 4                    // of a block
 )
 
 // Info says which GPU it is.
@@ -138,7 +141,7 @@ func (g *GPU) Launch(kernel string, blocks, warps int, params []byte) (Run, erro
 	}
 	// Cooperative: a ring whose warp does not run would wait for ever.
 	l := cuda.Launch{Grid: cuda.Dim{X: blocks}, Block: cuda.Dim{X: 32 * warps}, Persistent: true}
-	if kernel == ringsKernel {
+	if servesRings(kernel) {
 		l.Cooperative, l.SharedBytes = true, warps*abi.Scratch
 	}
 	if err := f.stream.Launch(f.Function, l, cuda.Bytes(params)); err != nil {

@@ -25,7 +25,7 @@ int main(int argc, char **argv) {
 	item *items = (item *)make(ITEMS * sizeof(item));
 	for (int i = 0; i < ITEMS; i++) {
 		uint64_t k = random64() % (i % 3 ? 12 : 4000);
-		items[i] = item{{k * sketch::mix_a, k % 96, k, 0, k >> 3}, random64() % 64};
+		items[i] = item{{k * sketch::mix_a, k % 96, k, 0, k >> 3}, random64() % 17};
 	}
 	agp_quantile_table *table = (agp_quantile_table *)make(sizeof *table);
 	for (uint64_t &high : table->high) high = UINT64_MAX; // all of a cell is in its first bin
@@ -40,7 +40,6 @@ int main(int argc, char **argv) {
 		{"sketch_entropy", {8 + 4 * 32}, {32}},
 		{"sketch_quantiles", {sizeof(agp_quantiles), 0}, {}},
 		{"sketch_hll", {24 + 64}, {64}},
-		{"sketch_hll_words", {24 + 64}, {64}},
 		{"sketch_published", {4 * 3 * 10, 8 * 3 * 2}, {10, 100}},
 		{"sketch_blocked", {3 * 2 * sizeof(agp_line), 2 * 2 * 4}, {2}},
 		{"sketch_top", {sizeof(agp_top), 32 * sizeof(agp_top_index), 16 * sizeof(agp_top_key), 16 * 8}, {8, 31}},
@@ -54,7 +53,7 @@ int main(int argc, char **argv) {
 		for (int i = 0; i < 5; i++)
 			if (r.bytes[i]) p.state[i] = (uint64_t)make(r.bytes[i]);
 		if (!strcmp(r.kernel, "sketch_quantiles")) p.state[1] = (uint64_t)table;
-		if (!strncmp(r.kernel, "sketch_hll", 10)) ((agp_hll *)p.state[0])->kxq[0] = 64;
+		if (!strcmp(r.kernel, "sketch_hll")) ((agp_hll *)p.state[0])->kxq[0] = 64;
 		void *handle;
 		simt_seed(argc > 1 ? strtoull(argv[1], nullptr, 10) : 1);
 		if (simt_launch(r.kernel, 1, 1, &p, sizeof p, &handle)) return 1;

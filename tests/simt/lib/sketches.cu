@@ -34,18 +34,7 @@ AGP_KERNEL(sketch_quantiles, sketch_params, p) {
 // weight is the length in bytes.
 AGP_KERNEL(sketch_hll, sketch_params, p) {
 	sketch::hll s = {(agp_hll *)p.state[0], p.size[0]};
-	AGP_EACH(p, i) {
-		// The two kinds are told apart for the whole warp, so that things stay in order.
-		for (uint32_t l = 0; l < AGP_LANES; l++) {
-			s.word(on && l == warp::lane() && i.weight && i.weight <= 8, i.w[0], (uint32_t)i.weight);
-			s.words16(on && l == warp::lane() && i.weight == 16, i.w[0], i.w[1]);
-		}
-	}
-}
-// Lanes together, integers only.
-AGP_KERNEL(sketch_hll_words, sketch_params, p) {
-	sketch::hll s = {(agp_hll *)p.state[0], p.size[0]};
-	AGP_EACH(p, i) s.word(on && i.weight, i.w[0], 8);
+	AGP_EACH(p, i) s.add(on && i.weight, i.weight <= 8 ? sketch::hll::of8(i.w[0], (uint32_t)i.weight) : sketch::hll::of16(i.w[0], i.w[1]));
 }
 AGP_KERNEL(sketch_published, sketch_params, p) {
 	sketch::published s = {{p.k0, p.k1}, (uint32_t *)p.state[0], (uint32_t *)p.state[1], p.size[0], p.size[1]};
@@ -57,5 +46,5 @@ AGP_KERNEL(sketch_blocked, sketch_params, p) {
 }
 AGP_KERNEL(sketch_top, sketch_params, p) {
 	sketch::top s = {{p.k0, p.k1}, (agp_top *)p.state[0], (agp_top_index *)p.state[1], (agp_top_key *)p.state[2], (uint64_t *)p.state[3], p.size[0], p.size[1]};
-	AGP_EACH(p, i) s.add(on, sketch::top_key{{i.w[0], i.w[1], i.w[2], i.w[3], i.w[4]}}, i.weight);
+	AGP_EACH(p, i) s.add(on, agp_top_key{{i.w[0], i.w[1], i.w[2], i.w[3], i.w[4]}}, i.weight);
 }

@@ -2,7 +2,11 @@
 // on. A test compares sizes and offsets. It has no state.
 package abi
 
-import "github.com/agp-net/telegraf-agp/agp/flow"
+import (
+	"github.com/agp-net/telegraf-agp/agp/flow"
+	"github.com/agp-net/telegraf-agp/agp/pipeline/summary"
+	"github.com/agp-net/telegraf-agp/agp/sketch"
+)
 
 // Addr is an address as the device knows it.
 type Addr uint64
@@ -67,7 +71,7 @@ type Ring struct {
 	TimeBaseNs                 int64
 	Fragments, Tags, Due       Addr
 	Flows, Hists, State, Stats Addr
-	Resets                     Addr
+	Sketches, Resets           Addr
 	LogFragments, LogBuckets   uint32
 	Out                        Out
 }
@@ -127,6 +131,8 @@ type Params struct {
 	IdleNs, ActiveNs, LingerNs int64
 	Seed                       uint64
 	Limit                      uint64
+	Sketches                   uint32
+	_                          uint32
 }
 
 // NIC is agp_nic: the argument of agp_nic_send.
@@ -136,6 +142,94 @@ type NIC struct {
 	Packets, Seed                    uint64
 	StartNs                          int64
 	GapNs, Pace, NewPer1024, Prefill uint32
+}
+
+// Which sketches a Params asks for, see agp/sketch and agp/pipeline/summary.
+const (
+	SketchQuantiles uint32 = 1 << iota
+	SketchDistinct
+	SketchTop
+	SketchEntropy
+	SketchBlocked
+	SketchPublished
+)
+
+const (
+	quantileBins   = 2184
+	publishedWords = (summary.PublishedBits + 63) / 64
+)
+
+// Quantiles is agp_quantiles.
+type Quantiles struct {
+	N, Zero uint64
+	Bins    [quantileBins]uint64
+}
+
+// QuantileTable is agp_quantile_table: sketch.QuantileTable.
+type QuantileTable struct {
+	First [65][64]uint16
+	High  [quantileBins]uint64
+}
+
+// HLL is agp_hll.
+type HLL struct {
+	HIP float64
+	KXQ [2]float64
+	Reg [1 << summary.HLLLgK]uint8
+}
+
+// Entropy is agp_entropy.
+type Entropy struct {
+	N     uint64
+	Cells [summary.EntropyWidth]uint32
+}
+
+// Top is agp_top.
+type Top struct {
+	N, Err uint64
+	Used   uint32
+	_      uint32
+}
+
+// TopList is agp_top_list: a list of heavy hitters.
+type TopList struct {
+	Head   Top
+	Index  [4 * summary.TopCounters][2]uint32
+	Keys   [2 * summary.TopCounters][5]uint64
+	Counts [2 * summary.TopCounters]uint64
+}
+
+// Blocked is agp_blocked.
+type Blocked struct {
+	Lines [3 * summary.BlockedWidth * sketch.BlockedLine]byte
+	Carry [2 * summary.BlockedWidth]uint32
+}
+
+// Published is agp_published.
+type Published struct {
+	Counters [3 * summary.PublishedWidth]uint32
+	_        uint32
+	Bloom    [3 * publishedWords]uint64
+}
+
+// Summary is agp_summary: the sketches of one window of a ring.
+type Summary struct {
+	StartNs, EndNs int64
+	Size, Delay    Quantiles
+	Distinct       [summary.DistinctLists]HLL
+	Entropy        [2]Entropy
+	Top            [summary.TopLists]TopList
+}
+
+// Sketches is agp_sketches: those of a ring.
+type Sketches struct {
+	K0, K1           uint64
+	WindowNs         int64
+	Table            Addr
+	Summary, Feature [2]Addr
+	Counted          [2]uint64
+	Now              uint32
+	_                uint32
 }
 
 type (

@@ -43,6 +43,9 @@ func TestHostAndDeviceAgree(t *testing.T) {
 		"agp_fragment": reflect.TypeFor[Fragment](), "agp_record": reflect.TypeFor[Record](), "agp_out": reflect.TypeFor[Out](),
 		"agp_ring": reflect.TypeFor[Ring](), "agp_stats": reflect.TypeFor[Stats](), "agp_ring_state": reflect.TypeFor[RingState](),
 		"agp_control": reflect.TypeFor[Control](), "agp_params": reflect.TypeFor[Params](), "agp_nic": reflect.TypeFor[NIC](),
+		"agp_quantiles": reflect.TypeFor[Quantiles](), "agp_quantile_table": reflect.TypeFor[QuantileTable](), "agp_hll": reflect.TypeFor[HLL](),
+		"agp_entropy": reflect.TypeFor[Entropy](), "agp_top": reflect.TypeFor[Top](), "agp_top_list": reflect.TypeFor[TopList](), "agp_blocked": reflect.TypeFor[Blocked](),
+		"agp_published": reflect.TypeFor[Published](), "agp_summary": reflect.TypeFor[Summary](), "agp_sketches": reflect.TypeFor[Sketches](),
 		"agp_flow": reflect.TypeFor[Flow](), "agp_hist": reflect.TypeFor[Hist](), "agp_half": reflect.TypeFor[flow.RawHalf](), "agp_tcp_half": reflect.TypeFor[flow.RawTCP](),
 	}
 	var program bytes.Buffer
