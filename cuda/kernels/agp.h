@@ -194,6 +194,7 @@ typedef struct {
 	uint64_t lost_records, lost_packets, lost_bytes; // for which the record ring had no room
 	uint64_t started, evicted, active, active_packets;
 	uint64_t time_steps, clock_backs, bad_length;
+	uint64_t resets; // of the queue, that the device has seen
 } agp_stats;
 
 // agp_ring_state is what a ring is between launches.
@@ -274,7 +275,8 @@ typedef struct {
 
 typedef struct {
 	uint64_t n, err;
-	uint32_t used, pad;
+	uint32_t used;
+	uint32_t moves; // odd while counters are moved
 } agp_top;
 typedef struct {
 	uint32_t hash, entry; // number of the entry + 1; 0: free

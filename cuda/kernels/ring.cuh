@@ -406,8 +406,10 @@ template <bool sketched> struct poller {
 			if (seen != st->resets) {
 				sys::acquire();
 				warp::sync(warp::all);
-				if (warp::lane() == 0)
+				if (warp::lane() == 0) {
 					st->resets = seen;
+					x->stats.resets = seen;
+				}
 				wqes = 0;
 				report(AGP_RUNNING);
 				return true;
@@ -455,8 +457,14 @@ template <bool sketched> struct poller {
 				credit();
 				owed = 0;
 			}
-			if (status != AGP_RUNNING && !reset(status))
+			if (status != AGP_RUNNING && !reset(status)) {
+				if (command() == AGP_FLUSH && status == AGP_RESET) {
+					flows.flush((int64_t)sys::load64(p->control + 8));
+					status = AGP_FLUSHED;
+				}
+				report(status);
 				return;
+			}
 			if (p->limit && ci >= p->limit) {
 				report(AGP_STOPPED);
 				return;

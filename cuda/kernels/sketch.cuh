@@ -313,7 +313,11 @@ struct top {
 				uint32_t fresh = warp::ballot(warp::all, go && entry == 0);
 				warp::sync(warp::all); // all have looked
 				if (fresh && used == 2 * k) {
+					move();
 					used = reduce(used);
+					if (warp::lane() == 0)
+						s->used = used;
+					move();
 					continue;
 				}
 				if (go) {
@@ -335,6 +339,17 @@ struct top {
 		}
 		if (warp::lane() == 0)
 			s->used = used;
+		warp::sync(warp::all);
+	}
+
+	// move tells the host, which may read meanwhile, that counters are being moved or no longer are.
+	AGP_DEVICE_MEMBER void move() const {
+		warp::sync(warp::all);
+		if (warp::lane() == 0) {
+			sys::release();
+			s->moves++;
+			sys::release();
+		}
 		warp::sync(warp::all);
 	}
 

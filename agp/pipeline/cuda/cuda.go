@@ -42,10 +42,41 @@ const (
 	stopPatience = 5 * time.Second
 )
 
-// Config of a Pipeline. Device, Source and Sink are required, the rest has defaults.
+// Feeder writes into receive queues, as the relay does.
+type Feeder interface {
+	// Run writes until the input ends or ctx does.
+	Run(ctx context.Context) error
+	// ClockNs is the latest time of a packet, once Run has returned.
+	ClockNs() int64
+	// Stats are those of the input. Safe from any goroutine.
+	Stats() source.Stats
+	// Interrupt ends the input soon. Safe from any goroutine.
+	Interrupt()
+	// Reset takes receive queue i from the error state to ready, with nothing taken and no credit but
+	// what its doorbell record says then. ErrRing: it cannot. Safe from any goroutine.
+	Reset(i int) error
+}
+
+// relayed is the relay as a Feeder.
+type relayed struct {
+	*relay.Relay
+	source source.Source
+}
+
+func (r relayed) Interrupt() { r.source.Interrupt() }
+
+// Reset is never needed: the relay makes no errors.
+func (r relayed) Reset(int) error {
+	return fmt.Errorf("%w: an error completion, which the relay does not write", ErrRing)
+}
+
+// Config of a Pipeline. Device, Sink and one of Source and Port are required, the rest has defaults.
 type Config struct {
-	Device     Device
-	Source     source.Source
+	Device Device
+	Source source.Source // published by the relay
+	// Port makes what feeds the queues, which are those of a port then: times are ns since the
+	// Unix epoch.
+	Port       func(queues []mlx5.Queue) (Feeder, error)
 	SourceName string
 	Interface  string
 	Sink       pipeline.Sink
@@ -58,7 +89,10 @@ type Config struct {
 	Decap      packet.Decap
 	Flow       flow.Config
 	Key        [16]byte
-	Now        func() int64
+	Sketch     *SketchConfig // nil: no sketches
+	// Sketches says which there are, as abi.Params does. 0: those of Sketch.
+	Sketches uint32
+	Now      func() int64
 }
 
 func (c *Config) setDefaults() error {
@@ -97,18 +131,19 @@ func (c *Config) setDefaults() error {
 	case c.LogRecords < 12 || c.LogRecords > 30:
 		return fmt.Errorf("%w: record rings of 2^%d bytes, allowed: 2^12 to 2^30", ErrConfig, c.LogRecords)
 	}
-	return nil
+	return c.setSketches()
 }
 
 // ring is what the host has of one ring.
 type ring struct {
-	queue mlx5.Queue
-	abi   abi.Ring
-	buf   []byte // record ring
-	head  *uint64
-	tail  *uint64
-	stats *abi.Stats
-	seen  abi.Stats // last read
+	queue  mlx5.Queue
+	abi    abi.Ring
+	buf    []byte // record ring
+	head   *uint64
+	tail   *uint64
+	stats  *abi.Stats
+	seen   abi.Stats // last read
+	resets *uint32   // how often the queue was reset; written here, read by the device
 }
 
 // Pipeline implements pipeline.Pipeline.
@@ -118,12 +153,13 @@ type Pipeline struct {
 	rings   []*ring
 	control *abi.Control
 	params  abi.Params
-	relay   *relay.Relay
+	feeder  Feeder
 
 	mu     sync.Mutex // guards what follows and ring.seen
 	sum    *sums.Sum
 	source source.Stats
 	record telemetry.Record
+	reads  sketchReader
 }
 
 // New allocates everything that the kernel will use.
@@ -174,10 +210,16 @@ func (p *Pipeline) allocate() error {
 		Control: control.Addr, Rings: rings, Count: uint32(p.cfg.Rings), Batch: uint32(p.cfg.Batch),
 		Decap: flags(d.VXLAN, d.GRE, d.Geneve, d.GTPU), Key: flags(k.VLAN, k.Tunnel),
 		IdleNs: p.cfg.Flow.IdleNs, ActiveNs: p.cfg.Flow.ActiveNs, LingerNs: p.cfg.Flow.LingerNs, Seed: keyWord(p.cfg.Key),
+		Sketches: p.cfg.Sketches,
 	}
-	p.relay, err = relay.New(relay.Config{
+	if p.cfg.Port != nil {
+		p.feeder, err = p.cfg.Port(queues)
+		return err
+	}
+	r, err := relay.New(relay.Config{
 		Source: p.cfg.Source, Queues: queues, Decap: p.cfg.Decap, Key: p.cfg.Flow.Key, Seed: p.params.Seed, Now: p.cfg.Now,
 	})
+	p.feeder = relayed{r, p.cfg.Source}
 	return err
 }
 
@@ -214,7 +256,7 @@ func (p *Pipeline) newRing() (*ring, error) {
 		return nil, err
 	}
 	m := shared.Bytes
-	r.head, r.tail = at[uint64](m), at[uint64](m[line:])
+	r.head, r.tail, r.resets = at[uint64](m), at[uint64](m[line:]), at[uint32](m[2*line:])
 	r.buf, m = m[3*line:3*line+1<<c.LogRecords], m[3*line+1<<c.LogRecords:]
 	r.stats = at[abi.Stats](m)
 
@@ -229,6 +271,9 @@ func (p *Pipeline) newRing() (*ring, error) {
 		Stats: shared.Addr + 3*line + 1<<c.LogRecords, Resets: shared.Addr + 2*line,
 		LogFragments: logFragments, LogBuckets: logBuckets,
 		Out: abi.Out{Buf: shared.Addr + 3*line, Head: shared.Addr, Tail: shared.Addr + line, LogSize: uint32(c.LogRecords)},
+	}
+	if c.Port != nil {
+		r.abi.Flags = 0
 	}
 	if c.Lossless {
 		r.abi.Flags |= abi.FlagLossless
@@ -246,22 +291,23 @@ func (p *Pipeline) newRing() (*ring, error) {
 			return nil, err
 		}
 	}
-	return r, nil
+	r.abi.Sketches, err = p.newSketches()
+	return r, err
 }
 
 // Run implements pipeline.Pipeline.
 func (p *Pipeline) Run(ctx context.Context) error {
 	const warps = 1 // per block, so that each ring has a multiprocessor as long as there are enough
-	run, err := p.cfg.Device.Launch(ringsKernel, p.cfg.Rings, warps, bytesOf(&p.params))
+	run, err := p.cfg.Device.Launch(p.kernel(), p.cfg.Rings, warps, bytesOf(&p.params))
 	if err != nil {
 		return fmt.Errorf("launch: %w", err)
 	}
-	stop := context.AfterFunc(ctx, p.cfg.Source.Interrupt)
+	stop := context.AfterFunc(ctx, p.feeder.Interrupt)
 	defer stop()
 	feeding, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
 	fed := make(chan error, 1)
-	go func() { fed <- p.relay.Run(feeding) }()
+	go func() { fed <- p.feeder.Run(feeding) }()
 
 	var failed error
 	idle := time.NewTimer(0)
@@ -272,7 +318,7 @@ func (p *Pipeline) Run(ctx context.Context) error {
 		if failed == nil {
 			if failed = p.check(); failed != nil {
 				cancel(failed)
-				p.cfg.Source.Interrupt()
+				p.feeder.Interrupt()
 				atomic.StoreUint32(&p.control.Command, abi.CommandStop)
 				deadline = time.Now().Add(stopPatience)
 			}
@@ -282,7 +328,7 @@ func (p *Pipeline) Run(ctx context.Context) error {
 			fed = nil
 			if failed == nil {
 				failed = err
-				atomic.StoreInt64(&p.control.FlushNs, p.relay.ClockNs())
+				atomic.StoreInt64(&p.control.FlushNs, p.feeder.ClockNs())
 				atomic.StoreUint32(&p.control.Command, abi.CommandFlush)
 			}
 			deadline = time.Now().Add(stopPatience)
@@ -295,7 +341,7 @@ func (p *Pipeline) Run(ctx context.Context) error {
 			}
 			if fed != nil { // the kernel ended by itself
 				cancel(ErrRing)
-				p.cfg.Source.Interrupt()
+				p.feeder.Interrupt()
 				if late := <-fed; failed == nil && !errors.Is(late, ErrRing) {
 					failed = late
 				}
@@ -321,13 +367,20 @@ func (p *Pipeline) Run(ctx context.Context) error {
 func (p *Pipeline) check() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.source = p.relay.Stats()
+	p.source = p.feeder.Stats()
 	var err error
 	for i, r := range p.rings {
 		readStats(r.stats, &r.seen)
 		switch r.seen.Status {
 		case abi.RingReset:
-			err = errors.Join(err, fmt.Errorf("%w %d: error completion, vendor syndrome %#x", ErrRing, i, r.seen.Vendor))
+			if uint32(r.seen.Resets) != *r.resets {
+				continue // not yet seen
+			}
+			if failed := p.feeder.Reset(i); failed != nil {
+				err = errors.Join(err, fmt.Errorf("ring %d: vendor syndrome %#x: %w", i, r.seen.Vendor, failed))
+				continue
+			}
+			atomic.AddUint32(r.resets, 1)
 		case abi.RingDesync:
 			err = errors.Join(err, fmt.Errorf("%w %d: completions and receive queue disagree", ErrRing, i))
 		case abi.RingCompressed:
@@ -418,6 +471,7 @@ func (p *Pipeline) Snapshot(s *telemetry.Snapshot) {
 	for _, n := range e.Drops {
 		e.PacketsActive -= n
 	}
+	p.sketchRows(s)
 }
 
 func count(m map[string]uint64, reason string, n uint64) {

@@ -126,7 +126,7 @@ func Measure(g cuda.Device, t Test) (res Result, err error) {
 		Control: nicControl.Addr, Rings: rings, Sent: sent.Addr, Count: uint32(t.Rings), Warps: uint32(feeders), Flows: uint32(t.Flows),
 		FrameLen: uint32(t.FrameLen), Packets: t.Packets, Seed: 7, StartNs: 1_700_000_000_000_000_000, GapNs: 100, NewPer1024: uint32(t.NewPer1024),
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	if t.Prefill {
 		nic.Prefill = 1

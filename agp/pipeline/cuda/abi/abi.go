@@ -98,6 +98,7 @@ type Stats struct {
 	LostRecords, LostPackets, LostBytes     uint64
 	Started, Evicted, Active, ActivePackets uint64
 	TimeSteps, ClockBacks, BadLength        uint64
+	Resets                                  uint64
 }
 
 // RingState is agp_ring_state: what a ring is between launches.
@@ -186,9 +187,8 @@ type Entropy struct {
 
 // Top is agp_top.
 type Top struct {
-	N, Err uint64
-	Used   uint32
-	_      uint32
+	N, Err      uint64
+	Used, Moves uint32
 }
 
 // TopList is agp_top_list: a list of heavy hitters.
