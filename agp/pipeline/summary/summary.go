@@ -35,6 +35,17 @@ type Config struct {
 	Serialize bool
 }
 
+// SetDefaults fills in what is not set and checks the rest.
+func (c *Config) SetDefaults() error {
+	if c.TopK == 0 {
+		c.TopK = DefaultTopK
+	}
+	if c.TopK < 1 || c.TopK > TopCounters {
+		return fmt.Errorf("%w: top_k = %d, allowed are 1 to %d", ErrConfig, c.TopK, TopCounters)
+	}
+	return nil
+}
+
 // Sizes. A heavy-hitter sketch keeps more keys than it reports, which lowers its error.
 const (
 	TopCounters    = 1024
@@ -202,11 +213,8 @@ func NewSummary(key [16]byte) (*Summary, error) {
 }
 
 func New(cfg *Config, key [16]byte) (*Sketches, error) {
-	if cfg.TopK == 0 {
-		cfg.TopK = DefaultTopK
-	}
-	if cfg.TopK < 1 || cfg.TopK > TopCounters {
-		return nil, fmt.Errorf("%w: top_k = %d, allowed are 1 to %d", ErrConfig, cfg.TopK, TopCounters)
+	if err := cfg.SetDefaults(); err != nil {
+		return nil, err
 	}
 	s := &Sketches{cfg: cfg, hash: sketch.NewHasher(key)}
 	var err error

@@ -1,0 +1,254 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"github.com/agp-net/telegraf-agp/agp/pipeline/cuda/abi"
+	"github.com/agp-net/telegraf-agp/agp/pipeline/summary"
+	"github.com/agp-net/telegraf-agp/agp/sketch"
+	"github.com/agp-net/telegraf-agp/agp/telemetry"
+)
+
+// SketchConfig says what is summarised beside the flow records.
+type SketchConfig = summary.Config
+
+// errMoved says that the device was moving what was read, several times in a row.
+var errMoved = errors.New("sketches were moved while they were read")
+
+const (
+	summarySketches = abi.SketchQuantiles | abi.SketchDistinct | abi.SketchTop | abi.SketchEntropy
+	featureSketches = abi.SketchBlocked | abi.SketchPublished
+	readAttempts    = 8
+)
+
+// sketchReader is memory for what is read of a ring's sketches.
+type sketchReader struct {
+	table Addr // abi.QuantileTable, of all rings
+	raw   *abi.Summary
+	part  *summary.Summary
+}
+
+func (c *Config) setSketches() error {
+	if c.Sketch == nil {
+		c.Sketches = 0
+		return nil
+	}
+	s := *c.Sketch // the caller's stays as it is
+	c.Sketch = &s
+	if err := s.SetDefaults(); err != nil {
+		return fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	layout := map[string]uint32{"": 0, "blocked": abi.SketchBlocked, "published": abi.SketchPublished}
+	feature, ok := layout[s.Feature]
+	if !ok {
+		return fmt.Errorf("%w: sketch feature %q, allowed are \"\", \"published\", \"blocked\"", ErrConfig, s.Feature)
+	}
+	if c.Sketches == 0 {
+		c.Sketches = summarySketches
+	}
+	c.Sketches = c.Sketches&summarySketches | feature
+	return nil
+}
+
+// kernel is the one that fills the sketches that are asked for.
+func (p *Pipeline) kernel() string {
+	if p.cfg.Sketches != 0 {
+		return sketchedKernel
+	}
+	return ringsKernel
+}
+
+// write allocates device memory for a value.
+func (p *Pipeline) write(b []byte) (Addr, error) {
+	a, err := p.mem.alloc(len(b))
+	if err != nil {
+		return 0, err
+	}
+	return a, p.cfg.Device.Write(a, b)
+}
+
+// newSketches allocates the sketches of one ring; 0 if there are none.
+func (p *Pipeline) newSketches() (Addr, error) {
+	if p.cfg.Sketches == 0 {
+		return 0, nil
+	}
+	var err error
+	if p.reads.table == 0 {
+		var t abi.QuantileTable
+		first, high := sketch.QuantileTable()
+		copy(unsafe.Slice(&t.First[0][0], len(first)), first)
+		copy(t.High[:], high)
+		if p.reads.table, err = p.write(bytesOf(&t)); err != nil {
+			return 0, err
+		}
+		p.reads.raw = &abi.Summary{}
+		if p.reads.part, err = summary.NewSummary(p.cfg.Key); err != nil {
+			return 0, err
+		}
+	}
+	s := abi.Sketches{WindowNs: p.cfg.Sketch.WindowNs, Table: p.reads.table}
+	s.K0, s.K1 = sketch.NewHasher(p.cfg.Key).Words()
+	for i := range s.Summary {
+		if i > 0 && s.WindowNs == 0 {
+			break
+		}
+		empty := &abi.Summary{}
+		for j := range empty.Distinct {
+			d := &empty.Distinct[j]
+			d.KXQ[0] = float64(len(d.Reg)) // registers of 2^0
+		}
+		if s.Summary[i], err = p.write(bytesOf(empty)); err != nil {
+			return 0, err
+		}
+	}
+	size := map[uint32]uintptr{abi.SketchBlocked: unsafe.Sizeof(abi.Blocked{}), abi.SketchPublished: unsafe.Sizeof(abi.Published{})}[p.cfg.Sketches&featureSketches]
+	for i := range s.Feature {
+		if size == 0 {
+			break
+		}
+		if s.Feature[i], err = p.mem.alloc(int(size)); err != nil {
+			return 0, err
+		}
+	}
+	return p.write(bytesOf(&s))
+}
+
+// sketchRows appends the readings of all rings together. p.mu is held.
+func (p *Pipeline) sketchRows(s *telemetry.Snapshot) {
+	serialize := p.cfg.Sketch != nil && p.cfg.Sketch.Serialize
+	if p.cfg.Sketches != 0 {
+		all, err := summary.NewSummary(p.cfg.Key)
+		for _, r := range p.rings {
+			if err == nil {
+				err = p.readSummary(r)
+			}
+			if err == nil {
+				err = all.Merge(p.reads.part)
+			}
+		}
+		if err != nil { // a snapshot without sketches rather than none
+			s.Engine.Errors["sketch_read"]++
+		} else {
+			s.Top = all.TopRows(s.Top, p.cfg.Sketch.TopK)
+			s.Sketches = all.SketchRows(s.Sketches, p.cfg.Sketch)
+		}
+	}
+	s.Sketches = append(s.Sketches,
+		summary.QuantileRow("first_reply_ns", p.sum.FirstReply, 0, serialize),
+		summary.QuantileRow("tcp_handshake_ns", p.sum.Handshake, 0, serialize))
+}
+
+// readSummary reads what a snapshot shows of a ring: the last whole window if there is one. The
+// device goes on meanwhile: counters may miss what it adds, but nothing is read that it moves.
+func (p *Pipeline) readSummary(r *ring) error {
+	raw := p.reads.raw
+	for range readAttempts {
+		var before, after abi.Sketches
+		if err := p.cfg.Device.Read(bytesOf(&before), r.abi.Sketches); err != nil {
+			return err
+		}
+		at := before.Summary[before.Now]
+		if before.WindowNs > 0 {
+			last := before.Summary[1-before.Now]
+			var times [2]int64
+			if err := p.cfg.Device.Read(bytesOf(&times), last); err != nil {
+				return err
+			}
+			if times[0] != 0 {
+				at = last
+			}
+		}
+		var lists, again [summary.TopLists]abi.Top
+		if err := p.heads(at, &lists); err != nil {
+			return err
+		}
+		if err := p.cfg.Device.Read(bytesOf(raw), at); err != nil {
+			return err
+		}
+		if err := p.heads(at, &again); err != nil {
+			return err
+		}
+		if err := p.cfg.Device.Read(bytesOf(&after), r.abi.Sketches); err != nil {
+			return err
+		}
+		steady := before.Now == after.Now
+		for i := range lists {
+			steady = steady && lists[i].Moves%2 == 0 && lists[i].Moves == again[i].Moves
+		}
+		if steady {
+			return loadSummary(p.reads.part, raw)
+		}
+	}
+	return errMoved
+}
+
+// heads reads the heads of the lists of heavy hitters.
+func (p *Pipeline) heads(at Addr, to *[summary.TopLists]abi.Top) error {
+	var s abi.Summary
+	for i := range to {
+		off := unsafe.Offsetof(s.Top) + uintptr(i)*unsafe.Sizeof(s.Top[0])
+		if err := p.cfg.Device.Read(bytesOf(&to[i]), at+Addr(off)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func loadSummary(s *summary.Summary, raw *abi.Summary) error {
+	s.StartNs, s.EndNs = raw.StartNs, raw.EndNs
+	err := errors.Join(s.Size.Load(raw.Size.N, raw.Size.Zero, raw.Size.Bins[:]), s.Delay.Load(raw.Delay.N, raw.Delay.Zero, raw.Delay.Bins[:]))
+	for i := range s.Distinct {
+		d := &raw.Distinct[i]
+		err = errors.Join(err, s.Distinct[i].Load(d.HIP, d.KXQ, d.Reg[:]))
+	}
+	for i := range s.Entropy {
+		err = errors.Join(err, s.Entropy[i].Load(raw.Entropy[i].N, raw.Entropy[i].Cells[:]))
+	}
+	for i := range s.Top {
+		t := &raw.Top[i]
+		n := min(int(t.Head.Used), len(t.Keys))
+		err = errors.Join(err, s.Top[i].Load(t.Head.N, t.Head.Err, t.Keys[:n], t.Counts[:n]))
+	}
+	return err
+}
+
+// Features reads the per-flow histograms of one ring; nil if there are none. They are whole once
+// Run has returned.
+func (p *Pipeline) Features(ring int) (summary.Features, error) {
+	if p.cfg.Sketches&featureSketches == 0 {
+		return nil, nil
+	}
+	f, err := summary.NewFeatures(p.cfg.Sketch.Feature, p.cfg.Key)
+	if err != nil {
+		return nil, err
+	}
+	var s abi.Sketches
+	if err := p.cfg.Device.Read(bytesOf(&s), p.rings[ring].abi.Sketches); err != nil {
+		return nil, err
+	}
+	switch f := f.(type) {
+	case *summary.Blocked:
+		raw := &abi.Blocked{}
+		for i, to := range [2]*sketch.Blocked{f.Sizes, f.Delays} {
+			if err := p.cfg.Device.Read(bytesOf(raw), s.Feature[i]); err != nil {
+				return nil, err
+			}
+			if err := to.Load(s.Counted[i], raw.Lines[:], raw.Carry[:]); err != nil {
+				return nil, err
+			}
+		}
+	case *summary.Published:
+		raw := &abi.Published{}
+		for i, to := range [2]*sketch.Published{f.Sizes, f.Delays} {
+			if err := p.cfg.Device.Read(bytesOf(raw), s.Feature[i]); err != nil {
+				return nil, err
+			}
+			if err := to.Load(s.Counted[i], raw.Counters[:], raw.Bloom[:]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return f, nil
+}
