@@ -28,7 +28,8 @@ type Replay struct {
 	Order      uint64 // seed of the order of lanes
 	Flow       flow.Config
 	Decap      packet.Decap
-	Early      bool // a fault of the host: completions come before their payload
+	Sketches   uint32 // abi.Params.Sketches
+	Early      bool   // a fault of the host: completions come before their payload
 
 	header replayHeader
 	frames bytes.Buffer
@@ -39,9 +40,9 @@ type Replay struct {
 }
 
 type replayHeader struct {
-	Order, Seed                                                                                 uint64
-	IdleNs, ActiveNs, LingerNs, FlushNs                                                         int64
-	Rings, LogRQ, Pitch, Batch, LogBuckets, LogRecords, Decap, Key, RingFlag, Warps, Early, Pad uint32
+	Order, Seed                                                                                      uint64
+	IdleNs, ActiveNs, LingerNs, FlushNs                                                              int64
+	Rings, LogRQ, Pitch, Batch, LogBuckets, LogRecords, Decap, Key, RingFlag, Warps, Early, Sketches uint32
 }
 
 type replayFrame struct {
@@ -121,7 +122,7 @@ func (r *Replay) prepare() {
 
 // Result of a Replay.
 type Result struct {
-	Records []string // as agp.h has them, in hexadecimal, sorted
+	Records []string // as agp.h has them, in hexadecimal, and a sum of each ring's sketches, sorted
 	Rings   []Ring
 }
 
@@ -142,7 +143,7 @@ func (r *Replay) Run(ctx context.Context, dir string, s Sanitizer) (*Result, err
 	h.LogBuckets, h.LogRecords, h.RingFlag, h.Warps = uint32(r.LogBuckets), uint32(r.LogRecords), relayedFlag|losslessFlag, uint32(r.Warps)
 	h.Decap = flags(r.Decap.VXLAN, r.Decap.GRE, r.Decap.Geneve, r.Decap.GTPU)
 	h.Key = flags(r.Flow.Key.VLAN, r.Flow.Key.Tunnel)
-	h.Early = flags(r.Early)
+	h.Early, h.Sketches = flags(r.Early), r.Sketches
 	path := filepath.Join(dir, "frames")
 	if err := os.WriteFile(path, slices.Concat(Bytes(h), r.frames.Bytes()), 0o644); err != nil {
 		return nil, err

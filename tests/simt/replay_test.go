@@ -11,6 +11,7 @@ import (
 
 	"github.com/agp-net/telegraf-agp/agp/flow"
 	"github.com/agp-net/telegraf-agp/agp/packet"
+	"github.com/agp-net/telegraf-agp/agp/pipeline/cuda/abi"
 	"github.com/agp-net/telegraf-agp/agp/source"
 	"github.com/agp-net/telegraf-agp/tests/testcap"
 	"github.com/agp-net/telegraf-agp/tests/traffic"
@@ -70,6 +71,8 @@ func TestKernelIsCleanUnderSanitizers(t *testing.T) {
 		{"one ring", Replay{}, 6000, false},
 		{"three rings, a small table", Replay{Rings: 3, LogBuckets: 2, LogRecords: 12, Decap: everything, Flow: flow.Config{Key: flow.KeyOptions{VLAN: true, Tunnel: true}}}, 4000, true},
 		{"two warps in a block, batches of 5", Replay{Rings: 2, Warps: 2, Batch: 5, LogRQ: 4, Flow: flow.Config{IdleNs: 2e9, ActiveNs: 5e9}}, 3000, false},
+		{"sketches of two rings, blocked", Replay{Rings: 2, Sketches: 15 | abi.SketchBlocked}, 4000, false},
+		{"sketches of a ring, published, a small table", Replay{LogBuckets: 2, Sketches: 15 | abi.SketchPublished}, 2000, true},
 		{"single packets, a small table", Replay{Batch: 1, Pitch: 128, LogBuckets: 2}, 1500, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -24,7 +24,8 @@ typedef struct {
 	uint64_t seed;  // of the flows' hash
 	int64_t idle_ns, active_ns, linger_ns, flush_ns;
 	uint32_t rings, log_rq, pitch, batch, log_buckets, log_records, decap, key, flags, warps;
-	uint32_t early, pad; // a fault of the host: completions before their payload
+	uint32_t early; // a fault of the host: completions before their payload
+	uint32_t sketches; // AGP_SKETCH_*
 } run_config;
 
 typedef struct {
@@ -128,6 +129,40 @@ struct host {
 	host_ring *ring;
 	agp_params p;
 
+	// sketches makes those of a ring. Where a number's bin is makes no difference here.
+	uint64_t sketches() {
+		agp_quantile_table *t = make<agp_quantile_table>();
+		for (int e = 0; e < 65; e++)
+			for (int i = 0; i < 64; i++) t->first[e][i] = (uint16_t)(e * 33 + i / 2);
+		for (uint64_t &high : t->high) high = UINT64_MAX;
+		agp_sketches *s = make<agp_sketches>();
+		s->k0 = 0x0123456789abcdef, s->k1 = 0xfedcba9876543210;
+		s->window_ns = 3000000000;
+		s->table = (uint64_t)t;
+		for (int i = 0; i < 2; i++) {
+			agp_summary *m = make<agp_summary>();
+			for (agp_hll &d : m->distinct) d.kxq[0] = AGP_HLL_REGISTERS;
+			s->summary[i] = (uint64_t)m;
+			s->feature[i] = c.sketches & AGP_SKETCH_BLOCKED ? (uint64_t)make<agp_blocked>() : (uint64_t)make<agp_published>();
+		}
+		return (uint64_t)s;
+	}
+
+	// sum of the sketches of a ring.
+	uint64_t sum(const agp_ring &r) const {
+		uint64_t h = 0;
+		auto add = [&h](uint64_t p, size_t n) {
+			for (size_t i = 0; i < n; i++) h = (h ^ ((const uint8_t *)p)[i]) * 0x100000001b3u;
+		};
+		const agp_sketches *s = (const agp_sketches *)r.sketches;
+		for (int i = 0; i < 2; i++) {
+			add(s->summary[i], sizeof(agp_summary));
+			add(s->feature[i], c.sketches & AGP_SKETCH_BLOCKED ? sizeof(agp_blocked) : sizeof(agp_published));
+		}
+		add((uint64_t)s->counted, sizeof s->counted);
+		return h;
+	}
+
 	explicit host(const run_config &config) : c(config) {
 		rings = make<agp_ring>(c.rings);
 		control = make<agp_control>();
@@ -154,6 +189,7 @@ struct host {
 			r.hists = (uint64_t)make<agp_hist>(places);
 			r.state = (uint64_t)make<agp_ring_state>();
 			r.stats = (uint64_t)make<agp_stats>();
+			if (c.sketches) r.sketches = sketches();
 			r.resets = (uint64_t)make<uint32_t>();
 			r.out.log_size = c.log_records;
 			r.out.buf = (uint64_t)make<uint8_t>((size_t)1 << c.log_records);
@@ -172,12 +208,13 @@ struct host {
 		p.active_ns = c.active_ns;
 		p.linger_ns = c.linger_ns;
 		p.seed = c.seed;
+		p.sketches = c.sketches;
 	}
 
 	void *launch() {
 		simt_seed(c.order);
 		void *handle;
-		if (simt_launch("agp_rings", (c.rings + c.warps - 1) / c.warps, c.warps, &p, sizeof p, &handle)) fail("launch");
+		if (simt_launch(c.sketches ? "agp_rings_sketched" : "agp_rings", (c.rings + c.warps - 1) / c.warps, c.warps, &p, sizeof p, &handle)) fail("launch");
 		return handle;
 	}
 
@@ -203,6 +240,7 @@ struct host {
 			printf("ring %u", s.status);
 			for (uint64_t v : {s.frames, s.bytes, s.recorded, dropped, s.lost_packets, s.records, s.evicted, s.active_packets}) printf(" %llu", (unsigned long long)v);
 			printf("\n");
+			if (c.sketches) printf("%016llx\n", (unsigned long long)sum(rings[i]));
 		}
 		fflush(stdout);
 		_exit(0); // what the run used is not looked for as leaks
