@@ -469,12 +469,11 @@ template <bool sketched> struct poller {
 				report(AGP_STOPPED);
 				return;
 			}
-			if (++busy % 256 == 0) {
+			if (++busy % 256 == 0)
 				report(AGP_RUNNING);
-				if (command() == AGP_STOP) {
-					report(AGP_STOPPED);
-					return;
-				}
+			if (busy % 32 == 0 && command() == AGP_STOP) { // the host's memory is far
+				report(AGP_STOPPED);
+				return;
 			}
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -154,6 +155,7 @@ type Pipeline struct {
 	control *abi.Control
 	params  abi.Params
 	feeder  Feeder
+	swaps   chan swap
 
 	mu     sync.Mutex // guards what follows and ring.seen
 	sum    *sums.Sum
@@ -167,7 +169,7 @@ func New(cfg Config) (*Pipeline, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
 	}
-	p := &Pipeline{cfg: cfg, mem: arena{dev: cfg.Device}, sum: sums.New()}
+	p := &Pipeline{cfg: cfg, mem: arena{dev: cfg.Device}, sum: sums.New(), swaps: make(chan swap)}
 	if err := p.allocate(); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
@@ -295,10 +297,15 @@ func (p *Pipeline) newRing() (*ring, error) {
 	return r, err
 }
 
+// launch starts the kernel. There is one warp per block, so that each ring has a multiprocessor
+// of its own as long as there are enough.
+func (p *Pipeline) launch() (Run, error) {
+	return p.cfg.Device.Launch(p.kernel(), p.cfg.Rings, 1, bytesOf(&p.params))
+}
+
 // Run implements pipeline.Pipeline.
 func (p *Pipeline) Run(ctx context.Context) error {
-	const warps = 1 // per block, so that each ring has a multiprocessor as long as there are enough
-	run, err := p.cfg.Device.Launch(p.kernel(), p.cfg.Rings, warps, bytesOf(&p.params))
+	run, err := p.launch()
 	if err != nil {
 		return fmt.Errorf("launch: %w", err)
 	}
@@ -309,6 +316,7 @@ func (p *Pipeline) Run(ctx context.Context) error {
 	fed := make(chan error, 1)
 	go func() { fed <- p.feeder.Run(feeding) }()
 
+	swaps := p.swaps
 	var failed error
 	idle := time.NewTimer(0)
 	defer idle.Stop()
@@ -324,8 +332,22 @@ func (p *Pipeline) Run(ctx context.Context) error {
 			}
 		}
 		select {
+		case h := <-swaps:
+			var gap time.Duration
+			run, gap, err = p.swap(run, h.load)
+			h.done <- swapped{gap, err}
+			if run == nil {
+				failed = errors.Join(failed, err)
+				cancel(failed)
+				p.feeder.Interrupt()
+				if fed != nil {
+					<-fed
+				}
+				return failed
+			}
+			continue
 		case err := <-fed:
-			fed = nil
+			fed, swaps = nil, nil // the kernel is about to end anyway
 			if failed == nil {
 				failed = err
 				atomic.StoreInt64(&p.control.FlushNs, p.feeder.ClockNs())
@@ -361,6 +383,73 @@ func (p *Pipeline) Run(ctx context.Context) error {
 		idle.Reset(200 * time.Microsecond)
 		<-idle.C
 	}
+}
+
+// swap is a wish for another generation of the kernel.
+type swap struct {
+	load func() error
+	done chan swapped
+}
+
+type swapped struct {
+	gap time.Duration
+	err error
+}
+
+// Handover ends the kernel between two batches, calls load, which may change what the device
+// runs, and launches again. Rings and flows stay where they are: what arrives meanwhile waits in
+// the rings. It returns how long no packet was taken. An error of load is returned and the kernel
+// runs on as it was. It may be called from any goroutine while Run works, and waits for it.
+func (p *Pipeline) Handover(ctx context.Context, load func() error) (time.Duration, error) {
+	h := swap{load, make(chan swapped, 1)}
+	select {
+	case p.swaps <- h:
+		r := <-h.done
+		return r.gap, r.err
+	case <-ctx.Done():
+		return 0, context.Cause(ctx)
+	}
+}
+
+// swap returns the new kernel, nil if there is none.
+func (p *Pipeline) swap(run Run, load func() error) (Run, time.Duration, error) {
+	command := atomic.LoadUint32(&p.control.Command)
+	began := time.Now()
+	atomic.StoreUint32(&p.control.Command, abi.CommandStop)
+	for ended := false; !ended; {
+		select {
+		case <-run.Done():
+			ended = true
+		default:
+			if p.collect() == 0 && time.Since(began) > stopPatience { // a lossless ring may wait for this
+				return nil, 0, fmt.Errorf("%w within %v", ErrHung, stopPatience)
+			}
+		}
+	}
+	if err := run.Wait(context.Background()); err != nil {
+		return nil, 0, err
+	}
+	beats := make([]uint64, len(p.rings))
+	for i, r := range p.rings {
+		beats[i] = atomic.LoadUint64(&r.stats.Heartbeat)
+	}
+	loaded := load()
+	atomic.StoreUint32(&p.control.Command, command)
+	next, err := p.launch()
+	if err != nil {
+		return nil, 0, errors.Join(loaded, fmt.Errorf("launch: %w", err))
+	}
+	for i, r := range p.rings {
+		for atomic.LoadUint64(&r.stats.Heartbeat) == beats[i] {
+			select {
+			case <-next.Done():
+				return nil, 0, errors.Join(loaded, next.Wait(context.Background()))
+			default:
+				runtime.Gosched()
+			}
+		}
+	}
+	return next, time.Since(began), loaded
 }
 
 // check reads the rings' counters and says what is wrong with them.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -87,4 +88,53 @@ func cut(a, b string) string {
 	}
 	from := strings.LastIndexByte(a[:i], ',') + 1
 	return a[:min(len(a), 140)] + " ... " + a[max(0, from-40):min(len(a), i+200)]
+}
+
+// TestHandoverLosesNothing: while frames come as fast as they are taken, the kernel is exchanged
+// again and again; the records are those of the reference. The gaps are printed.
+func TestHandoverLosesNothing(t *testing.T) {
+	for _, name := range []string{"wechat.pcap", "synscan.pcap", "tor.pcap"} {
+		path := find(t, name)
+		want, _ := reference(t, path)
+		src, err := pcap.Open([]string{path}, pcap.Options{})
+		require.NoError(t, err)
+		l := &lines{}
+		p, err := cuda.New(cuda.Config{Device: simt.Device(t), Source: src, Sink: l, Rings: 3, LogRQ: 6, Pitch: 2048, LogRecords: 14, Lossless: true, Flow: flow.Config{MaxFlows: 1 << 14}})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(context.Background())
+		var gaps []time.Duration
+		done := make(chan error, 1)
+		go func() {
+			for {
+				gap, err := p.Handover(ctx, func() error { return nil })
+				if err != nil {
+					done <- err
+					return
+				}
+				gaps = append(gaps, gap)
+			}
+		}()
+		require.NoError(t, p.Run(context.Background()))
+		cancel()
+		require.ErrorIs(t, <-done, context.Canceled)
+		require.Equal(t, want, l.sorted(), name)
+		require.NotEmpty(t, gaps)
+		slices.Sort(gaps)
+		t.Logf("%s: %d handovers, median gap %v, longest %v", name, len(gaps), gaps[len(gaps)/2], gaps[len(gaps)-1])
+		var s telemetry.Snapshot
+		p.Snapshot(&s)
+		require.Zero(t, s.Missing())
+		require.NoError(t, p.Close())
+		require.NoError(t, src.Close())
+	}
+}
+
+func find(t *testing.T, name string) string {
+	for _, path := range testcap.All(t) {
+		if filepath.Base(path) == name {
+			return path
+		}
+	}
+	t.Fatalf("no capture %s", name)
+	return ""
 }
