@@ -26,8 +26,6 @@ struct alignas(16) scratch {
 	row_of_info info[AGP_LANES]; // pad: the sender is endpoint B
 	agp_key keys[AGP_LANES];
 	agp_stats stats;
-	uint64_t copies;
-	uint64_t pad;
 	uint32_t head[AGP_LANES][ROW];
 };
 static_assert(sizeof(scratch) <= AGP_SCRATCH, "the host allocates shared memory by this");
@@ -49,7 +47,7 @@ template <bool sketched> struct poller {
 		for (uint32_t i = warp::lane() * 8; i < sizeof x->stats; i += AGP_LANES * 8)
 			*(uint64_t *)((char *)&x->stats + i) = *(const uint64_t *)((const char *)&st->stats + i);
 		warp::sync(warp::all);
-		flows.init(params, r, number, x->flows, &x->copies, &x->stats);
+		flows.init(params, r, number, x->flows, &x->stats);
 		ci = st->ci;
 		wqes = st->wqes;
 		seq = st->seq;
@@ -59,7 +57,6 @@ template <bool sketched> struct poller {
 
 	// report gives the host the counters and keeps the state for the next launch.
 	AGP_DEVICE_MEMBER void report(uint32_t status) {
-		bulk::stored();
 		flows.publish();
 		agp_stats *s = &x->stats;
 		if (warp::lane() == 0) {

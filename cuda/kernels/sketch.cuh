@@ -233,13 +233,21 @@ struct blocked {
 	uint32_t *carry; // 2 rows
 	uint32_t width;
 
-	// add may be called with other memory and another flow in each lane.
-	AGP_DEVICE_MEMBER void add(bool on, uint64_t flow, uint32_t bin) const {
+	// places are a flow's lines.
+	struct places {
+		uint32_t line[3];
+	};
+	AGP_DEVICE_MEMBER places lines_of(uint64_t flow) const {
 		uint64_t x = h.pair(flow, 1), y = h.pair(flow, 2);
+		return places{{(uint32_t)x & (width - 1), width + ((uint32_t)(x >> 32) & (width - 1)), 2 * width + ((uint32_t)y & (width - 1))}};
+	}
+
+	// add may be called with other memory and another flow in each lane.
+	AGP_DEVICE_MEMBER void add(bool on, places at, uint32_t bin) const {
 		bin = bin < AGP_BLOCKED_BINS ? bin : AGP_BLOCKED_BINS - 1;
-		row(on, (uint32_t)x & (width - 1), bin);
-		row(on, width + ((uint32_t)(x >> 32) & (width - 1)), bin);
-		row(on, 2 * width + ((uint32_t)y & (width - 1)), bin);
+		AGP_UNROLL
+		for (int i = 0; i < 3; i++)
+			row(on, at.line[i], bin);
 		warp::sync(warp::all);
 	}
 	AGP_DEVICE_MEMBER void row(bool on, uint32_t line, uint32_t bin) const {

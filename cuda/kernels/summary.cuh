@@ -92,19 +92,26 @@ AGP_OUTLINE void binned(agp_sketches *s, uint32_t what, bool on, const agp_flow 
 	uint32_t half = warp::lane() / AGP_BINNED, i = warp::lane() % AGP_BINNED, count = (uint32_t)((n - 1) % AGP_BINNED) + 1;
 	uint32_t skips = n <= AGP_BINNED ? 1 : 0; // the record's first packet has no delay
 	uint64_t hash = on ? f->hash : 0;
+	sketch::hasher keyed = summary::hash(s);
+	agp_blocked *all = (agp_blocked *)s->feature[half];
+	sketch::blocked b = {keyed, all->lines, all->carry, AGP_BLOCKED_WIDTH};
+	sketch::blocked::places mine = {};
+	if (what & AGP_SKETCH_BLOCKED)
+		mine = b.lines_of(hash);
 	warp::sync(warp::all); // others look at what a lane has written to its flow
 	for (uint32_t left = warp::ballot(warp::all, on); left; left &= left - 1) {
 		uint32_t from = (uint32_t)ffs(left), bins = warp::shfl(warp::all, count, from), skip = warp::shfl(warp::all, skips, from);
 		const agp_flow *g = (const agp_flow *)warp::shfl(warp::all, (uint64_t)f, from);
-		uint64_t h = warp::shfl(warp::all, hash, from);
 		bool adds = i < bins && !(half && i < skip);
 		uint32_t bin = adds ? g->bins[half][i] : 0;
 		if (what & AGP_SKETCH_BLOCKED) {
-			agp_blocked *b = (agp_blocked *)s->feature[half];
-			sketch::blocked{summary::hash(s), b->lines, b->carry, AGP_BLOCKED_WIDTH}.add(adds, h, bin);
+			sketch::blocked::places at;
+			for (int j = 0; j < 3; j++)
+				at.line[j] = warp::shfl(warp::all, mine.line[j], from);
+			b.add(adds, at, bin);
 		} else {
-			agp_published *b = (agp_published *)s->feature[half];
-			sketch::published{summary::hash(s), b->counters, (uint32_t *)b->bloom, AGP_PUBLISHED_WIDTH, AGP_PUBLISHED_BITS}.add(adds, h, bin);
+			agp_published *m = (agp_published *)s->feature[half];
+			sketch::published{keyed, m->counters, (uint32_t *)m->bloom, AGP_PUBLISHED_WIDTH, AGP_PUBLISHED_BITS}.add(adds, warp::shfl(warp::all, hash, from), bin);
 		}
 		uint32_t counted = warp::ballot(warp::all, adds);
 		if (i == 0)

@@ -33,8 +33,6 @@ template <bool sketched> struct table {
 	const agp_ring *r;
 	agp_stats *s; // in shared memory, written by lane 0
 	staged *x;    // in shared memory, one for each lane
-	uint64_t *copies; // in shared memory: counts what is brought there
-	uint32_t phase;
 	uint32_t *tags, *due;
 	agp_flow *flows;
 	agp_hist *hists;
@@ -42,16 +40,13 @@ template <bool sketched> struct table {
 	uint64_t head, tail; // of the record ring
 	bool full;           // found full in this batch
 
-	AGP_DEVICE_MEMBER void init(const agp_params *params, const agp_ring *of, uint32_t number, staged *room, uint64_t *counter, agp_stats *stats) {
+	AGP_DEVICE_MEMBER void init(const agp_params *params, const agp_ring *of, uint32_t number, staged *room, agp_stats *stats) {
 		p = params;
 		r = of;
 		ring = number;
 		agp_ring_state *state = (agp_ring_state *)of->state;
 		s = stats;
 		x = room;
-		copies = counter;
-		phase = 0;
-		bulk::init(copies);
 		full = false;
 		head = state->out_head;
 		tail = sys::load64(of->out.tail);
@@ -102,16 +97,14 @@ template <bool sketched> struct table {
 
 	// stage brings the flow of each lane that has one to shared memory.
 	AGP_DEVICE_MEMBER void stage(uint32_t place) {
-		bulk::stored();
-		bulk::load(&x[warp::lane()].f, &flows[place == nowhere ? 0 : place], sizeof(agp_flow), place != nowhere, copies);
-		bulk::arrived(copies, &phase);
-		warp::sync(warp::all);
+		rows::load(&x[warp::lane()].f, &flows[place == nowhere ? 0 : place], sizeof(agp_flow), place != nowhere);
+		rows::arrived();
 	}
 
-	// unstage brings it back. It is there after bulk::stored.
+	// unstage brings it back.
 	AGP_DEVICE_MEMBER void unstage(uint32_t place) {
+		rows::store(&flows[place == nowhere ? 0 : place], &x[warp::lane()].f, sizeof(agp_flow), place != nowhere);
 		warp::sync(warp::all);
-		bulk::store(&flows[place == nowhere ? 0 : place], &x[warp::lane()].f, sizeof(agp_flow), place != nowhere);
 	}
 
 	// room returns a free place for a flow, in the bucket that has more of them, or, if there is
@@ -294,7 +287,6 @@ template <bool sketched> struct table {
 		uint32_t at = need ? room(hash, &full) : nowhere;
 		if (warp::ballot(warp::all, full)) { // who goes is decided by what all have now
 			unstage(*place);
-			bulk::stored();
 			if (need)
 				at = room(hash, &full);
 		}
@@ -337,7 +329,6 @@ template <bool sketched> struct table {
 		uint32_t n = (mask + 1) * AGP_WAYS;
 		if (s->active == 0)
 			return;
-		bulk::stored();
 		for (uint32_t base = 0; base < n; base += AGP_LANES) {
 			uint32_t at = base + warp::lane();
 			bool look = at < n && tags[at] != 0 && due[at] <= sec;
@@ -365,7 +356,6 @@ template <bool sketched> struct table {
 	// flush ends every flow. now is the latest time of the whole input: what was due before it
 	// ends for its own reason.
 	AGP_DEVICE_MEMBER void flush(int64_t now) {
-		bulk::stored();
 		uint32_t n = (mask + 1) * AGP_WAYS;
 		for (uint32_t base = 0; base < n; base += AGP_LANES) {
 			uint32_t at = base + warp::lane();

@@ -119,74 +119,37 @@ AGP_DEVICE uint64_t cycles() {
 	return v;
 }
 // Copies of whole rows between the device's memory and shared memory, for all lanes of a warp at
-// once: each lane has one row, of n bytes, a multiple of 16. A device without bulk copies
-// (capability 9.0 has them) does it in pieces.
-namespace bulk {
+// once: each lane has one row of n bytes, a constant and a multiple of 16. Bulk copies of
+// capability 9.0 are no help: the lanes' copies would be issued one after the other.
+namespace rows {
 
-#if __CUDA_ARCH__ >= 900
-AGP_DEVICE uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
-// init makes a word of shared memory count copies. All lanes call it once.
-AGP_DEVICE void init(uint64_t *count) {
-	if (warp::lane() == 0)
-		asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(count)) : "memory");
-	asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-	warp::sync(warp::all);
-}
 // load begins to copy. What lanes have stored before is in it; what is in shared memory is lost.
-AGP_DEVICE void load(void *shared, const void *global, uint32_t n, bool on, uint64_t *count) {
-	asm volatile("fence.proxy.async;" ::: "memory");
-	uint32_t rows = (uint32_t)__popc(__ballot_sync(warp::all, on));
-	if (warp::lane() == 0)
-		asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(count)), "r"(rows * n) : "memory");
-	warp::sync(warp::all);
-	if (on)
-		asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(shared)), "l"(global), "r"(n),
-		             "r"(shared_address(count))
-		             : "memory");
-}
-// arrived waits for what load has begun. phase is 0 before the first time.
-AGP_DEVICE void arrived(uint64_t *count, uint32_t *phase) {
-	uint32_t done = 0;
-	while (!done)
-		asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }" : "=r"(done) : "r"(shared_address(count)), "r"(*phase) : "memory");
-	*phase ^= 1;
-}
-// store begins to copy back what the lanes have written before a sync.
-AGP_DEVICE void store(void *global, const void *shared, uint32_t n, bool on) {
-	asm volatile("fence.proxy.async;" ::: "memory");
-	warp::sync(warp::all);
-	if (on)
-		asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(shared_address(shared)), "r"(n) : "memory");
-	asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
-// stored waits until what store has begun is in the device's memory, for all lanes.
-AGP_DEVICE void stored() {
-	asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
-	asm volatile("fence.proxy.async;" ::: "memory");
-	warp::sync(warp::all);
-}
-#else
-AGP_DEVICE void init(uint64_t *) {}
-AGP_DEVICE void load(void *shared, const void *global, uint32_t n, bool on, uint64_t *) {
+AGP_DEVICE void load(void *shared, const void *global, const uint32_t n, bool on) {
 	__threadfence_block();
 	warp::sync(warp::all);
 	uint32_t to = (uint32_t)__cvta_generic_to_shared(shared);
-	for (uint32_t i = 0; on && i < n; i += 16)
-		asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + i), "l"((const char *)global + i) : "memory");
+	if (on) {
+		AGP_UNROLL
+		for (uint32_t i = 0; i < n; i += 16)
+			asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(to + i), "l"((const char *)global + i) : "memory");
+	}
 }
-AGP_DEVICE void arrived(uint64_t *, uint32_t *) {
+// arrived waits for what load has begun.
+AGP_DEVICE void arrived() {
 	asm volatile("cp.async.wait_all;" ::: "memory");
 	warp::sync(warp::all);
 }
-AGP_DEVICE void store(void *global, const void *shared, uint32_t n, bool on) {
+// store copies back what the lanes have written before. It is there after a sync.
+AGP_DEVICE void store(void *global, const void *shared, const uint32_t n, bool on) {
 	warp::sync(warp::all);
-	for (uint32_t i = 0; on && i < n; i += 16)
-		*(uint4 *)((char *)global + i) = *(const uint4 *)((const char *)shared + i);
+	if (on) {
+		AGP_UNROLL
+		for (uint32_t i = 0; i < n; i += 16)
+			*(uint4 *)((char *)global + i) = *(const uint4 *)((const char *)shared + i);
+	}
 }
-AGP_DEVICE void stored() { warp::sync(warp::all); }
-#endif
 
-} // namespace bulk
+} // namespace rows
 
 AGP_DEVICE words load16(const void *p) {
 	uint4 v = *(const uint4 *)p;

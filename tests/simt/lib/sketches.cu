@@ -42,7 +42,7 @@ AGP_KERNEL(sketch_published, sketch_params, p) {
 }
 AGP_KERNEL(sketch_blocked, sketch_params, p) {
 	sketch::blocked s = {{p.k0, p.k1}, (agp_line *)p.state[0], (uint32_t *)p.state[1], p.size[0]};
-	AGP_EACH(p, i) s.add(on && i.weight, i.w[0], (uint32_t)i.w[1]);
+	AGP_EACH(p, i) s.add(on && i.weight, s.lines_of(i.w[0]), (uint32_t)i.w[1]);
 }
 AGP_KERNEL(sketch_top, sketch_params, p) {
 	sketch::top s = {{p.k0, p.k1}, (agp_top *)p.state[0], (agp_top_index *)p.state[1], (agp_top_key *)p.state[2], (uint64_t *)p.state[3], p.size[0], p.size[1]};
