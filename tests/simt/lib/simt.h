@@ -184,38 +184,24 @@ AGP_DEVICE void give16(uint64_t p, words v, SIMT_AT) {
 	sys::store32(p + 12, v.w[3]);
 }
 // The copies of a lane are made when it waits for them.
-namespace bulk {
-static inline void now() {
+namespace rows {
+AGP_DEVICE void load(void *shared, const void *global, uint32_t n, bool on, SIMT_AT) {
+	warp::sync(warp::all, file, line);
+	if (__builtin_expect(((uint64_t)shared | (uint64_t)global | n) % 16 != 0, 0)) simt::misaligned((uint64_t)shared | (uint64_t)global | n, 16, file, line);
+	for (uint32_t i = 0; on && i < n; i += 16) simt::later((char *)shared + i, (const char *)global + i);
+}
+AGP_DEVICE void arrived(SIMT_AT) {
 	void *to;
 	const void *from;
 	while (simt::due(&to, &from)) __builtin_memcpy(to, from, 16);
-}
-static inline void begin(void *to, const void *from, uint32_t n, bool on, const char *file, int line) {
-	if (__builtin_expect(((uint64_t)to | (uint64_t)from | n) % 16 != 0, 0)) simt::misaligned((uint64_t)to | (uint64_t)from | n, 16, file, line);
-	for (uint32_t i = 0; on && i < n; i += 16) simt::later((char *)to + i, (const char *)from + i);
-}
-AGP_DEVICE void init(uint64_t *count, SIMT_AT) {
-	if (warp::lane() == 0) *count = 0;
-	warp::sync(warp::all, file, line);
-}
-AGP_DEVICE void load(void *shared, const void *global, uint32_t n, bool on, uint64_t *, SIMT_AT) {
-	warp::sync(warp::all, file, line);
-	begin(shared, global, n, on, file, line);
-}
-AGP_DEVICE void arrived(uint64_t *, uint32_t *phase, SIMT_AT) {
-	now();
-	*phase ^= 1;
 	warp::sync(warp::all, file, line);
 }
 AGP_DEVICE void store(void *global, const void *shared, uint32_t n, bool on, SIMT_AT) {
 	warp::sync(warp::all, file, line);
-	begin(global, shared, n, on, file, line);
+	if (__builtin_expect(((uint64_t)shared | (uint64_t)global | n) % 16 != 0, 0)) simt::misaligned((uint64_t)shared | (uint64_t)global | n, 16, file, line);
+	if (on) __builtin_memcpy(global, shared, n);
 }
-AGP_DEVICE void stored(SIMT_AT) {
-	now();
-	warp::sync(warp::all, file, line);
-}
-} // namespace bulk
+} // namespace rows
 // cycles goes on by one with every look.
 AGP_DEVICE uint64_t cycles() { return simt::cycles(); }
 AGP_DEVICE void store16(void *p, words v, SIMT_AT) {
