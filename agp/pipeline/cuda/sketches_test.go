@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -201,4 +202,64 @@ func states(t *testing.T, f summary.Features) (all [][]byte) {
 	}
 	require.Len(t, all, 2)
 	return all
+}
+
+// TestSketchesAreReadWhileTheDeviceAddsToThem: no reading is of counters on the move, and none
+// says more than there was in the end.
+func TestSketchesAreReadWhileTheDeviceAddsToThem(t *testing.T) {
+	path := testcap.All(t)[0]
+	for _, p := range testcap.All(t) {
+		if strings.Contains(p, "synflood.spoofed") { // more keys than counters
+			path = p
+		}
+	}
+	src, err := pcap.Open([]string{path}, pcap.Options{})
+	require.NoError(t, err)
+	defer src.Close()
+	p, err := cuda.New(cuda.Config{Device: simt.Device(t), Source: src, Sink: &lines{}, Rings: 1, LogRQ: 8, LogRecords: 16, Lossless: true,
+		Flow: flow.Config{MaxFlows: 1 << 16}, Sketch: &summary.Config{TopK: 1000}})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, p.Close()) }()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = p.Run(context.Background())
+	}()
+	var all []telemetry.Snapshot
+	for running := true; running; {
+		select {
+		case <-done:
+			running = false
+		default:
+		}
+		var s telemetry.Snapshot
+		p.Snapshot(&s)
+		require.Zero(t, s.Engine.Errors["sketch_read"])
+		all = append(all, s)
+	}
+	last := all[len(all)-1]
+	most := map[string]uint64{}
+	for _, r := range last.Top {
+		most[r.Metric+" "+r.Src] = r.Value + r.Error
+	}
+	count := func(s *telemetry.Snapshot) uint64 {
+		for _, r := range s.Sketches {
+			if r.Name == "size" {
+				return r.Count
+			}
+		}
+		return 0
+	}
+	before := uint64(0)
+	for i := range all {
+		require.GreaterOrEqual(t, count(&all[i]), before)
+		before = count(&all[i])
+		for _, r := range all[i].Top {
+			if limit, ok := most[r.Metric+" "+r.Src]; ok && r.Src != "" && r.Dst == "" {
+				require.LessOrEqual(t, r.Value, limit, "%+v", r)
+			}
+		}
+	}
+	require.NotZero(t, before)
+	t.Logf("%d readings", len(all))
 }
