@@ -371,17 +371,12 @@ template <bool sketched> struct poller {
 		return warp::shfl(warp::all, c, 0);
 	}
 
-	// drain takes what is left of a queue in error: completions of flushed WQEs. A packet comes
-	// from a queue that was reset meanwhile, and stays.
+	// drain takes what is left of a queue that was in error: completions of flushed WQEs.
 	AGP_DEVICE_MEMBER void drain() {
 		for (uint32_t n = ready(); n; n = ready()) {
 			cqe::entry e = {};
 			if (warp::lane() < n)
 				e = cqe::read(*r, ci + warp::lane());
-			int other = ffs(warp::ballot(warp::all, warp::lane() >= n || e.kind != cqe::fault));
-			n = other < 0 ? n : (uint32_t)other;
-			if (n == 0)
-				return;
 			faults(e, n);
 			ci += n;
 			if (warp::lane() == 0) {
@@ -392,13 +387,12 @@ template <bool sketched> struct poller {
 		}
 	}
 
-	// reset waits until the host has reset the receive queue, after which its WQEs count from 0
-	// again; the completion queue goes on. false: the host wants the kernel to end first.
+	// reset waits until the host has taken the receive queue to the reset state, drains it and says
+	// so; only then the host makes it ready, and its WQEs count from 0 again. The completion queue
+	// goes on. false: the host wants the kernel to end first.
 	AGP_DEVICE_MEMBER bool reset(uint32_t status) {
 		report(status);
 		for (;;) {
-			if (status == AGP_RESET)
-				drain();
 			uint32_t seen = warp::shfl(warp::all, sys::load32(r->resets), 0);
 			if (seen != st->resets) {
 				sys::acquire();
@@ -407,12 +401,16 @@ template <bool sketched> struct poller {
 					st->resets = seen;
 					x->stats.resets = seen;
 				}
+				drain();
 				wqes = 0;
 				report(AGP_RUNNING);
 				return true;
 			}
-			if (command() != AGP_RUN)
+			if (command() != AGP_RUN) {
+				if (status == AGP_RESET)
+					drain();
 				return false;
+			}
 			pause(1000);
 		}
 	}

@@ -39,6 +39,9 @@ const (
 	defaultPitch   = 2048
 	defaultRecords = 22 // log2 of the bytes of a record ring
 	logFragments   = 7  // buckets of 8, per ring
+	// How often the host looks at records and at counters.
+	collectEvery = 500 * time.Microsecond
+	checkEvery   = 5 * time.Millisecond
 	// stopPatience is how long a kernel may take to end.
 	stopPatience = 5 * time.Second
 )
@@ -53,9 +56,10 @@ type Feeder interface {
 	Stats() source.Stats
 	// Interrupt ends the input soon. Safe from any goroutine.
 	Interrupt()
-	// Reset takes receive queue i from the error state to ready, with nothing taken and no credit but
-	// what its doorbell record says then. ErrRing: it cannot. Safe from any goroutine.
-	Reset(i int) error
+	// Stop takes receive queue i from the error state to reset; Start, from there to ready, with
+	// nothing taken and all WQEs posted. ErrRing: it cannot. Safe from any goroutine.
+	Stop(i int) error
+	Start(i int) error
 }
 
 // relayed is the relay as a Feeder.
@@ -66,10 +70,13 @@ type relayed struct {
 
 func (r relayed) Interrupt() { r.source.Interrupt() }
 
-// Reset is never needed: the relay makes no errors.
-func (r relayed) Reset(int) error {
+// Stop is never needed: the relay makes no errors.
+func (r relayed) Stop(int) error {
 	return fmt.Errorf("%w: an error completion, which the relay does not write", ErrRing)
 }
+
+// Start is never needed.
+func (r relayed) Start(int) error { return nil }
 
 // Config of a Pipeline. Device, Sink and one of Source and Port are required, the rest has defaults.
 type Config struct {
@@ -137,14 +144,15 @@ func (c *Config) setDefaults() error {
 
 // ring is what the host has of one ring.
 type ring struct {
-	queue  mlx5.Queue
-	abi    abi.Ring
-	buf    []byte // record ring
-	head   *uint64
-	tail   *uint64
-	stats  *abi.Stats
-	seen   abi.Stats // last read
-	resets *uint32   // how often the queue was reset; written here, read by the device
+	queue   mlx5.Queue
+	abi     abi.Ring
+	buf     []byte // record ring
+	head    *uint64
+	tail    *uint64
+	stats   *abi.Stats
+	seen    abi.Stats // last read
+	resets  *uint32   // how often the queue was reset; written here, read by the device
+	stopped bool      // it is in the reset state
 }
 
 // Pipeline implements pipeline.Pipeline.
@@ -320,10 +328,11 @@ func (p *Pipeline) Run(ctx context.Context) error {
 	var failed error
 	idle := time.NewTimer(0)
 	defer idle.Stop()
-	var deadline time.Time
+	var deadline, checked time.Time
 	for {
 		n := p.collect()
-		if failed == nil {
+		if now := time.Now(); failed == nil && now.Sub(checked) >= checkEvery {
+			checked = now
 			if failed = p.check(); failed != nil {
 				cancel(failed)
 				p.feeder.Interrupt()
@@ -380,7 +389,7 @@ func (p *Pipeline) Run(ctx context.Context) error {
 		if !deadline.IsZero() && time.Now().After(deadline) {
 			return errors.Join(failed, fmt.Errorf("%w within %v", ErrHung, stopPatience))
 		}
-		idle.Reset(200 * time.Microsecond)
+		idle.Reset(collectEvery)
 		<-idle.C
 	}
 }
@@ -460,15 +469,20 @@ func (p *Pipeline) check() error {
 	var err error
 	for i, r := range p.rings {
 		readStats(r.stats, &r.seen)
+		if r.stopped && uint32(r.seen.Resets) == *r.resets { // the device has taken all that was left
+			r.stopped = false
+			err = errors.Join(err, p.feeder.Start(i))
+		}
 		switch r.seen.Status {
 		case abi.RingReset:
-			if uint32(r.seen.Resets) != *r.resets {
-				continue // not yet seen
+			if r.stopped || uint32(r.seen.Resets) != *r.resets {
+				continue // the device has not yet seen the last time
 			}
-			if failed := p.feeder.Reset(i); failed != nil {
+			if failed := p.feeder.Stop(i); failed != nil {
 				err = errors.Join(err, fmt.Errorf("ring %d: vendor syndrome %#x: %w", i, r.seen.Vendor, failed))
 				continue
 			}
+			r.stopped = true
 			atomic.AddUint32(r.resets, 1)
 		case abi.RingDesync:
 			err = errors.Join(err, fmt.Errorf("%w %d: completions and receive queue disagree", ErrRing, i))

@@ -75,15 +75,18 @@ func (p *port) ClockNs() int64      { return p.clock }
 func (p *port) Stats() source.Stats { return source.Stats{} }
 func (p *port) Interrupt()          {}
 
-func (p *port) Reset(i int) error {
+func (p *port) Stop(i int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	m, q := p.nic.Modifier(i), p.nic.Memory(i)
-	if err := m.ModifyRQ(mlx5.StateERR, mlx5.StateRST); err != nil {
-		return err
-	}
+	return p.nic.ModifyRQ(i, mlx5.StateERR, mlx5.StateRST)
+}
+
+func (p *port) Start(i int) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	q := p.nic.Memory(i)
 	mlx5.StoreBE32(q.RQDB, mlx5.RQDoorbell(1<<q.LogRQ))
-	return m.ModifyRQ(mlx5.StateRST, mlx5.StateRDY)
+	return p.nic.ModifyRQ(i, mlx5.StateRST, mlx5.StateRDY)
 }
 
 // through runs traffic through the NIC model and the pipeline.
