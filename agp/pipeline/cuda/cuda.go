@@ -350,7 +350,9 @@ func (p *Pipeline) Run(ctx context.Context) error {
 				cancel(failed)
 				p.feeder.Interrupt()
 				if fed != nil {
-					<-fed
+					if late := <-fed; !errors.Is(late, err) {
+						failed = errors.Join(failed, late)
+					}
 				}
 				return failed
 			}

@@ -191,6 +191,7 @@ type Sketches struct {
 	features  Features // nil: off
 }
 
+// NewSummary returns an empty summary, into which the sketches of all queues are merged.
 func NewSummary(key [16]byte) (*Summary, error) {
 	s := &Summary{Size: sketch.NewQuantiles(), Delay: sketch.NewQuantiles()}
 	var err error
@@ -212,6 +213,7 @@ func NewSummary(key [16]byte) (*Summary, error) {
 	return s, nil
 }
 
+// New returns the sketches of one queue.
 func New(cfg *Config, key [16]byte) (*Sketches, error) {
 	if err := cfg.SetDefaults(); err != nil {
 		return nil, err
@@ -417,6 +419,7 @@ func (s *Summary) SketchRows(rows []telemetry.SketchRow, cfg *Config) []telemetr
 	return append(rows, QuantileRow("delay_ns", s.Delay, window, cfg.Serialize))
 }
 
+// QuantileRow is the reading of quantiles; window is what they cover in ns, 0 for all.
 func QuantileRow(name string, q *sketch.Quantiles, window int64, serialize bool) telemetry.SketchRow {
 	r := telemetry.SketchRow{Name: name, Kind: telemetry.SketchQuantile, Count: uint64(q.Count()), ErrorBound: sketch.QuantilesAccuracy, WindowNs: window}
 	if r.Count > 0 {
