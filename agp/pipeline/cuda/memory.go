@@ -3,6 +3,7 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"sync/atomic"
 	"unsafe"
 
@@ -58,20 +59,23 @@ func at[T any](m []byte) *T {
 	return (*T)(unsafe.Pointer(unsafe.SliceData(m)))
 }
 
-// readStats copies what the device says of a ring, as of one moment.
+// readStats copies what the device says of a ring, as of one moment. A kernel that has died
+// while it wrote leaves what was read before.
 func readStats(shared *abi.Stats, to *abi.Stats) {
-	const words = int(unsafe.Sizeof(abi.Stats{}) / 8)
+	const words, tries = int(unsafe.Sizeof(abi.Stats{}) / 8), 10_000 // the device writes for some microseconds
 	from := (*[words]uint64)(unsafe.Pointer(shared))
-	dst := (*[words]uint64)(unsafe.Pointer(to))
-	for {
+	var read [words]uint64
+	for range tries {
 		version := atomic.LoadUint64(&from[0])
 		if version%2 != 0 {
-			continue // the device writes for less than a microsecond
+			runtime.Gosched()
+			continue
 		}
 		for i := range from {
-			dst[i] = atomic.LoadUint64(&from[i])
+			read[i] = atomic.LoadUint64(&from[i])
 		}
 		if atomic.LoadUint64(&from[0]) == version {
+			*to = *(*abi.Stats)(unsafe.Pointer(&read))
 			return
 		}
 	}
