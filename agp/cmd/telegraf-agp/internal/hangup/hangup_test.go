@@ -23,7 +23,8 @@ func TestMain(m *testing.M) {
 
 func TestHangupEndsOtherCommandsButNotRun(t *testing.T) {
 	for command, ends := range map[string]bool{"run": false, "replay": true} {
-		cmd := exec.Command(os.Args[0], command)
+		// Whoever started the tests may have told them to ignore SIGHUP (nohup).
+		cmd := exec.Command("env", "--default-signal=HUP", os.Args[0], command)
 		cmd.Env = append(os.Environ(), roleEnv+"=1")
 		require.Equal(t, ends, cmd.Run() != nil, command)
 	}
