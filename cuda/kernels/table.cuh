@@ -97,13 +97,13 @@ template <bool sketched> struct table {
 
 	// stage brings the flow of each lane that has one to shared memory.
 	AGP_DEVICE_MEMBER void stage(uint32_t place) {
-		rows::load(&x[warp::lane()].f, &flows[place == nowhere ? 0 : place], sizeof(agp_flow), place != nowhere);
-		rows::arrived();
+		copies::load(&x[warp::lane()].f, &flows[place == nowhere ? 0 : place], sizeof(agp_flow), place != nowhere);
+		copies::arrived();
 	}
 
 	// unstage brings it back.
 	AGP_DEVICE_MEMBER void unstage(uint32_t place) {
-		rows::store(&flows[place == nowhere ? 0 : place], &x[warp::lane()].f, sizeof(agp_flow), place != nowhere);
+		copies::store(&flows[place == nowhere ? 0 : place], &x[warp::lane()].f, sizeof(agp_flow), place != nowhere);
 		warp::sync(warp::all);
 	}
 

@@ -121,7 +121,7 @@ AGP_DEVICE uint64_t cycles() {
 // Copies of whole rows between the device's memory and shared memory, for all lanes of a warp at
 // once: each lane has one row of n bytes, a constant and a multiple of 16. Bulk copies of
 // capability 9.0 are no help: the lanes' copies would be issued one after the other.
-namespace rows {
+namespace copies {
 
 // load begins to copy. What lanes have stored before is in it; what is in shared memory is lost.
 AGP_DEVICE void load(void *shared, const void *global, const uint32_t n, bool on) {
@@ -149,7 +149,7 @@ AGP_DEVICE void store(void *global, const void *shared, const uint32_t n, bool o
 	}
 }
 
-} // namespace rows
+} // namespace copies
 
 AGP_DEVICE words load16(const void *p) {
 	uint4 v = *(const uint4 *)p;

@@ -184,7 +184,7 @@ AGP_DEVICE void give16(uint64_t p, words v, SIMT_AT) {
 	sys::store32(p + 12, v.w[3]);
 }
 // The copies of a lane are made when it waits for them.
-namespace rows {
+namespace copies {
 AGP_DEVICE void load(void *shared, const void *global, uint32_t n, bool on, SIMT_AT) {
 	warp::sync(warp::all, file, line);
 	if (__builtin_expect(((uint64_t)shared | (uint64_t)global | n) % 16 != 0, 0)) simt::misaligned((uint64_t)shared | (uint64_t)global | n, 16, file, line);
@@ -201,7 +201,7 @@ AGP_DEVICE void store(void *global, const void *shared, uint32_t n, bool on, SIM
 	if (__builtin_expect(((uint64_t)shared | (uint64_t)global | n) % 16 != 0, 0)) simt::misaligned((uint64_t)shared | (uint64_t)global | n, 16, file, line);
 	if (on) __builtin_memcpy(global, shared, n);
 }
-} // namespace rows
+} // namespace copies
 // cycles goes on by one with every look.
 AGP_DEVICE uint64_t cycles() { return simt::cycles(); }
 AGP_DEVICE void store16(void *p, words v, SIMT_AT) {
