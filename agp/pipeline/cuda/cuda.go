@@ -42,8 +42,8 @@ const (
 	// How often the host looks at records and at counters.
 	collectEvery = 500 * time.Microsecond
 	checkEvery   = 5 * time.Millisecond
-	// stopPatience is how long a kernel may take to end.
-	stopPatience = 5 * time.Second
+	// DefaultPatience is how long a kernel may take to end.
+	DefaultPatience = 5 * time.Second
 )
 
 // Feeder writes into receive queues, as the relay does.
@@ -101,6 +101,7 @@ type Config struct {
 	// Sketches says which there are, as abi.Params does. 0: those of Sketch.
 	Sketches uint32
 	Now      func() int64
+	Patience time.Duration // for the kernel to end when it is told to; default 5 s
 }
 
 func (c *Config) setDefaults() error {
@@ -127,6 +128,9 @@ func (c *Config) setDefaults() error {
 	}
 	if c.Batch == 0 {
 		c.Batch = abi.Lanes
+	}
+	if c.Patience == 0 {
+		c.Patience = DefaultPatience
 	}
 	if c.LogRecords == 0 {
 		c.LogRecords = defaultRecords
@@ -164,6 +168,7 @@ type Pipeline struct {
 	params  abi.Params
 	feeder  Feeder
 	swaps   chan swap
+	run     Run // the last generation
 
 	mu     sync.Mutex // guards what follows and ring.seen
 	sum    *sums.Sum
@@ -184,8 +189,18 @@ func New(cfg Config) (*Pipeline, error) {
 	return p, nil
 }
 
-// Close frees the memory. Run must have returned.
-func (p *Pipeline) Close() error { return p.mem.free() }
+// Close frees the memory. Run must have returned. The memory of a kernel that does not end stays:
+// only the end of the process takes it from it.
+func (p *Pipeline) Close() error {
+	if p.run != nil {
+		select {
+		case <-p.run.Done():
+		default:
+			return ErrHung
+		}
+	}
+	return p.mem.free()
+}
 
 func keyWord(key [16]byte) uint64 {
 	return binary.LittleEndian.Uint64(key[:8]) ^ binary.LittleEndian.Uint64(key[8:])
@@ -308,7 +323,11 @@ func (p *Pipeline) newRing() (*ring, error) {
 // launch starts the kernel. There is one warp per block, so that each ring has a multiprocessor
 // of its own as long as there are enough.
 func (p *Pipeline) launch() (Run, error) {
-	return p.cfg.Device.Launch(p.kernel(), p.cfg.Rings, 1, bytesOf(&p.params))
+	run, err := p.cfg.Device.Launch(p.kernel(), p.cfg.Rings, 1, bytesOf(&p.params))
+	if err == nil {
+		p.run = run
+	}
+	return run, err
 }
 
 // Run implements pipeline.Pipeline.
@@ -337,7 +356,7 @@ func (p *Pipeline) Run(ctx context.Context) error {
 				cancel(failed)
 				p.feeder.Interrupt()
 				atomic.StoreUint32(&p.control.Command, abi.CommandStop)
-				deadline = time.Now().Add(stopPatience)
+				deadline = time.Now().Add(p.cfg.Patience)
 			}
 		}
 		select {
@@ -364,7 +383,7 @@ func (p *Pipeline) Run(ctx context.Context) error {
 				atomic.StoreInt64(&p.control.FlushNs, p.feeder.ClockNs())
 				atomic.StoreUint32(&p.control.Command, abi.CommandFlush)
 			}
-			deadline = time.Now().Add(stopPatience)
+			deadline = time.Now().Add(p.cfg.Patience)
 			continue
 		case <-run.Done():
 			p.collect()
@@ -384,12 +403,12 @@ func (p *Pipeline) Run(ctx context.Context) error {
 		}
 		if n > 0 {
 			if !deadline.IsZero() {
-				deadline = time.Now().Add(stopPatience)
+				deadline = time.Now().Add(p.cfg.Patience)
 			}
 			continue
 		}
 		if !deadline.IsZero() && time.Now().After(deadline) {
-			return errors.Join(failed, fmt.Errorf("%w within %v", ErrHung, stopPatience))
+			return errors.Join(failed, fmt.Errorf("%w within %v", ErrHung, p.cfg.Patience))
 		}
 		idle.Reset(collectEvery)
 		<-idle.C
@@ -432,8 +451,8 @@ func (p *Pipeline) swap(run Run, load func() error) (Run, time.Duration, error) 
 		case <-run.Done():
 			ended = true
 		default:
-			if p.collect() == 0 && time.Since(began) > stopPatience { // a lossless ring may wait for this
-				return nil, 0, fmt.Errorf("%w within %v", ErrHung, stopPatience)
+			if p.collect() == 0 && time.Since(began) > p.cfg.Patience { // a lossless ring may wait for this
+				return nil, 0, fmt.Errorf("%w within %v", ErrHung, p.cfg.Patience)
 			}
 		}
 	}

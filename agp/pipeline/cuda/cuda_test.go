@@ -61,7 +61,7 @@ func TestEveryCaptureGivesTheRecordsOfTheReference(t *testing.T) {
 			defer src.Close()
 			l := &lines{}
 			rings := []int{1, 2, 3, 5, 16}[i%5]
-			p, err := cuda.New(cuda.Config{Device: dev, Source: src, Sink: l, Rings: rings, LogRQ: 8, Pitch: 2048, LogRecords: 16, Lossless: true, Flow: flow.Config{MaxFlows: 1 << 16}, Batch: []int{32, 1, 7}[i%3]})
+			p, err := cuda.New(cuda.Config{Patience: 2 * time.Minute, Device: dev, Source: src, Sink: l, Rings: rings, LogRQ: 8, Pitch: 2048, LogRecords: 16, Lossless: true, Flow: flow.Config{MaxFlows: 1 << 16}, Batch: []int{32, 1, 7}[i%3]})
 			require.NoError(t, err)
 			defer func() { require.NoError(t, p.Close()) }()
 			_ = p.Run(context.Background())
@@ -120,7 +120,7 @@ func TestHandoverLosesNothing(t *testing.T) {
 			assert.NoError(t, err)
 			gaps = append(gaps, gap)
 		}}
-		p, err = cuda.New(cuda.Config{Device: simt.Device(t), Source: in, Sink: l, Rings: 3, LogRQ: 9, Pitch: 2048, LogRecords: 14, Lossless: true, Flow: flow.Config{MaxFlows: 1 << 14}})
+		p, err = cuda.New(cuda.Config{Patience: 2 * time.Minute, Device: simt.Device(t), Source: in, Sink: l, Rings: 3, LogRQ: 9, Pitch: 2048, LogRecords: 14, Lossless: true, Flow: flow.Config{MaxFlows: 1 << 14}})
 		require.NoError(t, err)
 		require.NoError(t, p.Run(context.Background()))
 		require.Equal(t, want, l.sorted(), name)

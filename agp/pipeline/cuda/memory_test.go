@@ -17,3 +17,14 @@ func TestCountersOfAKernelThatDiedWhileItWroteAreThoseOfBefore(t *testing.T) {
 	readStats(&shared, &read)
 	require.EqualValues(t, 10, read.Frames)
 }
+
+type endless struct{ Run }
+
+func (endless) Done() <-chan struct{} { return nil }
+
+// TestMemoryOfAKernelThatDoesNotEndStays: it would write into what is somebody else's then.
+func TestMemoryOfAKernelThatDoesNotEndStays(t *testing.T) {
+	p := &Pipeline{run: endless{}, mem: arena{held: []Addr{1}}}
+	require.ErrorIs(t, p.Close(), ErrHung)
+	require.Len(t, p.mem.held, 1)
+}

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -36,7 +37,7 @@ func onDevice(t *testing.T, dev cuda.Device, path string, rings int, c summary.C
 	src, err := pcap.Open([]string{path}, pcap.Options{})
 	require.NoError(t, err)
 	defer src.Close()
-	p, err := cuda.New(cuda.Config{Device: dev, Source: src, Sink: &lines{}, Rings: rings, LogRQ: 8, LogRecords: 16, Lossless: true,
+	p, err := cuda.New(cuda.Config{Patience: 2 * time.Minute, Device: dev, Source: src, Sink: &lines{}, Rings: rings, LogRQ: 8, LogRecords: 16, Lossless: true,
 		Flow: flow.Config{MaxFlows: 1 << 16}, Sketch: &c})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, p.Close()) }()
@@ -216,7 +217,7 @@ func TestSketchesAreReadWhileTheDeviceAddsToThem(t *testing.T) {
 	src, err := pcap.Open([]string{path}, pcap.Options{})
 	require.NoError(t, err)
 	defer src.Close()
-	p, err := cuda.New(cuda.Config{Device: simt.Device(t), Source: src, Sink: &lines{}, Rings: 1, LogRQ: 8, LogRecords: 16, Lossless: true,
+	p, err := cuda.New(cuda.Config{Patience: 2 * time.Minute, Device: simt.Device(t), Source: src, Sink: &lines{}, Rings: 1, LogRQ: 8, LogRecords: 16, Lossless: true,
 		Flow: flow.Config{MaxFlows: 1 << 16}, Sketch: &summary.Config{TopK: 1000}})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, p.Close()) }()
