@@ -3,6 +3,7 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"time"
 	"unsafe"
 
 	"github.com/agp-net/telegraf-agp/agp/pipeline/cuda/abi"
@@ -20,7 +21,14 @@ var errMoved = errors.New("sketches were moved while they were read")
 const (
 	summarySketches = abi.SketchQuantiles | abi.SketchDistinct | abi.SketchTop | abi.SketchEntropy
 	featureSketches = abi.SketchBlocked | abi.SketchPublished
-	readAttempts    = 8
+)
+
+// A device moves counters for some microseconds; on the host, where a warp is a thread, for as
+// long as that thread waits for its turn.
+const (
+	readPause    = 10 * time.Microsecond
+	maxReadPause = 5 * time.Millisecond
+	readPatience = time.Second
 )
 
 // sketchReader is memory for what is read of a ring's sketches.
@@ -144,7 +152,8 @@ func (p *Pipeline) sketchRows(s *telemetry.Snapshot) {
 // device goes on meanwhile: counters may miss what it adds, but nothing is read that it moves.
 func (p *Pipeline) readSummary(r *ring) error {
 	raw := p.reads.raw
-	for range readAttempts {
+	for began, pause := time.Now(), readPause; time.Since(began) < readPatience; time.Sleep(pause) {
+		pause = min(2*pause, maxReadPause)
 		var before, after abi.Sketches
 		if err := p.cfg.Device.Read(bytesOf(&before), r.abi.Sketches); err != nil {
 			return err

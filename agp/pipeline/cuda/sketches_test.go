@@ -226,6 +226,7 @@ func TestSketchesAreReadWhileTheDeviceAddsToThem(t *testing.T) {
 		defer close(done)
 		_ = p.Run(context.Background())
 	}()
+	defer func() { <-done }() // before its memory goes
 	var all []telemetry.Snapshot
 	for running := true; running; {
 		select {
