@@ -62,6 +62,11 @@ func copyAddr(to, from *[16]byte) {
 	ne.PutUint64(to[8:], ne.Uint64(from[8:]))
 }
 
+// Seed folds a secret for Hash.
+func Seed(secret [16]byte) uint64 {
+	return binary.LittleEndian.Uint64(secret[:8]) ^ binary.LittleEndian.Uint64(secret[8:])
+}
+
 // Hash is a keyed 64-bit hash of the key: folded 64x64->128 bit multiplications
 // of the 44 key bytes, each half masked by a word derived from the seed, so that
 // an attacker who does not know the seed cannot aim at one bucket or queue.

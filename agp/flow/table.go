@@ -40,7 +40,8 @@ type Config struct {
 	Triggers    []uint64 // packet counts at which Handler.Mature is called
 }
 
-func (c *Config) setDefaults() {
+// SetDefaults replaces what is not set.
+func (c *Config) SetDefaults() {
 	def := func(v *int64, d int64) {
 		if *v <= 0 {
 			*v = d
@@ -252,7 +253,7 @@ type Stats struct {
 
 // NewTable returns an empty table.
 func NewTable(cfg Config, h Handler) *Table {
-	cfg.setDefaults()
+	cfg.SetDefaults()
 	t := &Table{cfg: cfg, h: h}
 	t.triggers = makeTriggers(cfg.Triggers)
 	t.resize(1024)

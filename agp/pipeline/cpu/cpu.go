@@ -146,7 +146,7 @@ func New(cfg Config) (*Pipeline, error) {
 		cfg:       cfg,
 		parser:    packet.Parser{Decap: cfg.Decap},
 		fragments: packet.NewFragmentTable(packet.FragmentDatagrams),
-		seed:      keyWord(cfg.Key),
+		seed:      flow.Seed(cfg.Key),
 		free:      make(chan *work, 3+cfg.Queues),
 	}
 	p.spread.init(cfg.Queues)

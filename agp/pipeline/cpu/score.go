@@ -1,7 +1,6 @@
 package cpu
 
 import (
-	"encoding/binary"
 	"sync"
 	"time"
 
@@ -10,11 +9,6 @@ import (
 	"github.com/agp-net/telegraf-agp/agp/sketch"
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
 )
-
-// keyWord folds a key for the hashes that take 64 bits of it.
-func keyWord(key [16]byte) uint64 {
-	return binary.LittleEndian.Uint64(key[:8]) ^ binary.LittleEndian.Uint64(key[8:])
-}
 
 // scorer runs the models of one worker. Flows are scored in batches; until a
 // batch has run, its answers are owed to an active flow or to a record that is

@@ -2,7 +2,6 @@ package cuda
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -105,18 +104,7 @@ type Config struct {
 }
 
 func (c *Config) setDefaults() error {
-	def := func(v *int64, d int64) {
-		if *v <= 0 {
-			*v = d
-		}
-	}
-	def(&c.Flow.IdleNs, flow.DefaultIdleNs)
-	def(&c.Flow.ActiveNs, flow.DefaultActiveNs)
-	def(&c.Flow.LingerNs, flow.DefaultLingerNs)
-	c.Flow.LingerNs = min(c.Flow.LingerNs, c.Flow.IdleNs)
-	if c.Flow.MaxFlows <= 0 {
-		c.Flow.MaxFlows = flow.DefaultMaxFlows
-	}
+	c.Flow.SetDefaults()
 	if c.Rings == 0 {
 		c.Rings = DefaultRings
 	}
@@ -202,10 +190,6 @@ func (p *Pipeline) Close() error {
 	return p.mem.free()
 }
 
-func keyWord(key [16]byte) uint64 {
-	return binary.LittleEndian.Uint64(key[:8]) ^ binary.LittleEndian.Uint64(key[8:])
-}
-
 func (p *Pipeline) allocate() error {
 	control, err := p.mem.mapped(64)
 	if err != nil {
@@ -234,7 +218,7 @@ func (p *Pipeline) allocate() error {
 	p.params = abi.Params{
 		Control: control.Addr, Rings: rings, Count: uint32(p.cfg.Rings), Batch: uint32(p.cfg.Batch),
 		Decap: flags(d.VXLAN, d.GRE, d.Geneve, d.GTPU), Key: flags(k.VLAN, k.Tunnel),
-		IdleNs: p.cfg.Flow.IdleNs, ActiveNs: p.cfg.Flow.ActiveNs, LingerNs: p.cfg.Flow.LingerNs, Seed: keyWord(p.cfg.Key),
+		IdleNs: p.cfg.Flow.IdleNs, ActiveNs: p.cfg.Flow.ActiveNs, LingerNs: p.cfg.Flow.LingerNs, Seed: flow.Seed(p.cfg.Key),
 		Sketches: p.cfg.Sketches,
 	}
 	if p.cfg.Port != nil {
