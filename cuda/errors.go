@@ -40,6 +40,8 @@ const (
 	InvalidContext            = api.InvalidContext
 	NoBinaryForGPU            = api.NoBinaryForGPU
 	EccUncorrectable          = api.EccUncorrectable
+	NvlinkUncorrectable       = api.NvlinkUncorrectable
+	Contained                 = api.Contained // an uncorrectable error that only this process had to do with
 	InvalidPTX                = api.InvalidPTX
 	JITCompilerNotFound       = api.JITCompilerNotFound
 	UnsupportedPTXVersion     = api.UnsupportedPTXVersion
@@ -49,6 +51,13 @@ const (
 	IllegalAddress            = api.IllegalAddress
 	LaunchOutOfResources      = api.LaunchOutOfResources
 	LaunchTimeout             = api.LaunchTimeout
+	ContextIsDestroyed        = api.ContextIsDestroyed
+	Assert                    = api.Assert
+	HardwareStackError        = api.HardwareStackError
+	IllegalInstruction        = api.IllegalInstruction
+	MisalignedAddress         = api.MisalignedAddress
+	InvalidAddressSpace       = api.InvalidAddressSpace
+	InvalidPC                 = api.InvalidPC
 	LaunchFailed              = api.LaunchFailed
 	CooperativeLaunchTooLarge = api.CooperativeLaunchTooLarge
 	NotPermitted              = api.NotPermitted

@@ -218,6 +218,7 @@ typedef struct {
 	uint32_t command;
 	uint32_t pad;
 	int64_t flush_ns; // latest time of the whole input, for AGP_FLUSH
+	int64_t now_ns;   // the time, now and then, for rings that get no packets; 0: only packets tell it
 } agp_control;
 
 // agp_params is the kernel's only argument, by value. Warp w serves ring w.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/bits"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -21,6 +22,9 @@ import (
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
 )
 
+// DropDeviceState is the reason of packets in flows that ended with the kernel, without a record.
+const DropDeviceState = "lost_with_device_state"
+
 // Errors of a Pipeline.
 var (
 	ErrConfig = errors.New("GPU pipeline configuration")
@@ -32,18 +36,18 @@ var (
 
 // Limits and defaults of Config.
 const (
-	MaxRings       = 1024
+	MaxRings       = flow.Buckets // as many parts has the space of hashes
 	DefaultRings   = 16
 	defaultLogRQ   = 12
 	defaultPitch   = 2048
 	defaultRecords = 22 // log2 of the bytes of a record ring
-	logFragments   = 7  // buckets of 8, per ring
-	// How often the host looks at records and at counters.
-	collectEvery = 500 * time.Microsecond
-	checkEvery   = 5 * time.Millisecond
 	// DefaultPatience is how long a kernel may take to end.
 	DefaultPatience = 5 * time.Second
 )
+
+// logFragments are the buckets of a ring's table of first fragments: as many datagrams as the
+// reference remembers in all.
+var logFragments = uint32(bits.Len(packet.FragmentDatagrams/abi.Ways - 1))
 
 // Feeder writes into receive queues, as the relay does.
 type Feeder interface {
@@ -99,8 +103,12 @@ type Config struct {
 	Sketch     *SketchConfig // nil: no sketches
 	// Sketches says which there are, as abi.Params does. 0: those of Sketch.
 	Sketches uint32
+	// Now is the time in the packets' clock; nil for captures. It lets flows end while no packet
+	// comes.
 	Now      func() int64
 	Patience time.Duration // for the kernel to end when it is told to; default 5 s
+	// Heartbeat is for how long a ring may give no sign of life; default two fifths of Patience: 2 s.
+	Heartbeat time.Duration
 }
 
 func (c *Config) setDefaults() error {
@@ -120,6 +128,9 @@ func (c *Config) setDefaults() error {
 	if c.Patience == 0 {
 		c.Patience = DefaultPatience
 	}
+	if c.Heartbeat == 0 {
+		c.Heartbeat = c.Patience * 2 / 5
+	}
 	if c.LogRecords == 0 {
 		c.LogRecords = defaultRecords
 	}
@@ -128,6 +139,8 @@ func (c *Config) setDefaults() error {
 		return fmt.Errorf("%w: %d rings, allowed: 1 to %d", ErrConfig, c.Rings, MaxRings)
 	case c.Batch < 1 || c.Batch > abi.Lanes:
 		return fmt.Errorf("%w: batches of %d, allowed: 1 to %d", ErrConfig, c.Batch, abi.Lanes)
+	case c.Patience < 0 || c.Heartbeat < 0:
+		return fmt.Errorf("%w: patience of %v and %v", ErrConfig, c.Patience, c.Heartbeat)
 	case c.LogRecords < 12 || c.LogRecords > 30:
 		return fmt.Errorf("%w: record rings of 2^%d bytes, allowed: 2^12 to 2^30", ErrConfig, c.LogRecords)
 	}
@@ -157,9 +170,11 @@ type Pipeline struct {
 	feeder  Feeder
 	swaps   chan swap
 	run     Run // the last generation
+	watch   *watch
 
 	mu     sync.Mutex // guards what follows and ring.seen
 	sum    *sums.Sum
+	ended  bool // what was read last stands
 	source source.Stats
 	record telemetry.Record
 	reads  sketchReader
@@ -172,8 +187,9 @@ func New(cfg Config) (*Pipeline, error) {
 	}
 	p := &Pipeline{cfg: cfg, mem: arena{dev: cfg.Device}, sum: sums.New(), swaps: make(chan swap)}
 	if err := p.allocate(); err != nil {
-		return nil, errors.Join(err, p.Close())
+		return nil, errors.Join(Explain(err), p.Close())
 	}
+	p.watch = newWatch(p)
 	return p, nil
 }
 
@@ -187,6 +203,9 @@ func (p *Pipeline) Close() error {
 			return ErrHung
 		}
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ended = true
 	return p.mem.free()
 }
 
@@ -314,8 +333,18 @@ func (p *Pipeline) launch() (Run, error) {
 	return run, err
 }
 
-// Run implements pipeline.Pipeline.
+// Run implements pipeline.Pipeline. What it could not flush is lost with the device's state. After
+// ErrHung the kernel still runs, after ErrDevice the GPU is of no use to this process: it should end.
 func (p *Pipeline) Run(ctx context.Context) error {
+	err := p.serve(ctx)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.read()
+	p.ended = true
+	return Explain(err)
+}
+
+func (p *Pipeline) serve(ctx context.Context) error {
 	run, err := p.launch()
 	if err != nil {
 		return fmt.Errorf("launch: %w", err)
@@ -327,23 +356,29 @@ func (p *Pipeline) Run(ctx context.Context) error {
 	fed := make(chan error, 1)
 	go func() { fed <- p.feeder.Run(feeding) }()
 
-	swaps := p.swaps
+	swaps, told := p.swaps, ctx.Done()
 	var failed error
 	idle := time.NewTimer(0)
 	defer idle.Stop()
-	var deadline, checked time.Time
-	for {
-		n := p.collect()
-		if now := time.Now(); failed == nil && now.Sub(checked) >= checkEvery {
-			checked = now
-			if failed = p.check(); failed != nil {
-				cancel(failed)
-				p.feeder.Interrupt()
-				atomic.StoreUint32(&p.control.Command, abi.CommandStop)
-				deadline = time.Now().Add(p.cfg.Patience)
-			}
+	var deadline time.Time // set once somebody has been told to end
+	within := func() {
+		if deadline.IsZero() {
+			deadline = time.Now().Add(p.cfg.Patience)
 		}
+	}
+	for {
+		n, wrong := p.watch.turn(time.Now(), fed != nil && failed == nil)
+		if wrong != nil && failed == nil {
+			failed = wrong
+			cancel(failed)
+			p.feeder.Interrupt()
+			atomic.StoreUint32(&p.control.Command, abi.CommandStop)
+			p.hurry(run)
+			within()
+		}
+		idle.Reset(p.watch.pause)
 		select {
+		case <-idle.C:
 		case h := <-swaps:
 			var gap time.Duration
 			run, gap, err = p.swap(run, h.load)
@@ -353,21 +388,25 @@ func (p *Pipeline) Run(ctx context.Context) error {
 				cancel(failed)
 				p.feeder.Interrupt()
 				if fed != nil {
-					if late := <-fed; !errors.Is(late, err) {
+					if late := p.feederEnd(fed); !errors.Is(late, err) {
 						failed = errors.Join(failed, late)
 					}
 				}
 				return failed
 			}
 			continue
+		case <-told:
+			told = nil
+			within()
 		case err := <-fed:
 			fed, swaps = nil, nil // the kernel is about to end anyway
 			if failed == nil {
 				failed = err
 				atomic.StoreInt64(&p.control.FlushNs, p.feeder.ClockNs())
 				atomic.StoreUint32(&p.control.Command, abi.CommandFlush)
+				p.hurry(run)
 			}
-			deadline = time.Now().Add(p.cfg.Patience)
+			within()
 			continue
 		case <-run.Done():
 			p.collect()
@@ -378,24 +417,21 @@ func (p *Pipeline) Run(ctx context.Context) error {
 			if fed != nil { // the kernel ended by itself
 				cancel(ErrRing)
 				p.feeder.Interrupt()
-				if late := <-fed; failed == nil && !errors.Is(late, ErrRing) {
+				if late := p.feederEnd(fed); failed == nil && !errors.Is(late, ErrRing) {
 					failed = late
 				}
 			}
 			return errors.Join(failed, run.Wait(context.Background()))
-		default:
 		}
-		if n > 0 {
-			if !deadline.IsZero() {
-				deadline = time.Now().Add(p.cfg.Patience)
-			}
-			continue
-		}
-		if !deadline.IsZero() && time.Now().After(deadline) {
+		switch left := time.Until(deadline); {
+		case deadline.IsZero():
+		case n > 0 && p.cfg.Lossless: // it waits for us
+			deadline = time.Now().Add(p.cfg.Patience)
+		case left < 0:
 			return errors.Join(failed, fmt.Errorf("%w within %v", ErrHung, p.cfg.Patience))
+		case fed != nil && left < p.cfg.Patience/2: // it does not heed the interrupt
+			cancel(context.Cause(ctx))
 		}
-		idle.Reset(collectEvery)
-		<-idle.C
 	}
 }
 
@@ -430,6 +466,7 @@ func (p *Pipeline) swap(run Run, load func() error) (Run, time.Duration, error) 
 	command := atomic.LoadUint32(&p.control.Command)
 	began := time.Now()
 	atomic.StoreUint32(&p.control.Command, abi.CommandStop)
+	p.hurry(run)
 	for ended := false; !ended; {
 		select {
 		case <-run.Done():
@@ -459,6 +496,9 @@ func (p *Pipeline) swap(run Run, load func() error) (Run, time.Duration, error) 
 			case <-next.Done():
 				return nil, 0, errors.Join(loaded, next.Wait(context.Background()))
 			default:
+				if time.Since(began) > 2*p.cfg.Patience {
+					return nil, 0, errors.Join(loaded, p.hung(i))
+				}
 				runtime.Gosched()
 			}
 		}
@@ -466,14 +506,31 @@ func (p *Pipeline) swap(run Run, load func() error) (Run, time.Duration, error) 
 	return next, time.Since(began), loaded
 }
 
-// check reads the rings' counters and says what is wrong with them.
-func (p *Pipeline) check() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+// read reads the counters of all rings. p.mu is held. After the memory is given back, what was
+// read last stands.
+func (p *Pipeline) read() {
+	if p.ended {
+		return
+	}
 	p.source = p.feeder.Stats()
+	for _, r := range p.rings {
+		r.read()
+	}
+}
+
+func (r *ring) read() { readStats(r.stats, &r.seen) }
+
+// check looks after the rings that something has happened to, and says what is wrong with them.
+func (p *Pipeline) check() error {
 	var err error
 	for i, r := range p.rings {
-		readStats(r.stats, &r.seen)
+		status := atomic.LoadUint32(&r.stats.Status)
+		if !r.stopped && status != abi.RingReset && status != abi.RingDesync && status != abi.RingCompressed {
+			continue
+		}
+		p.mu.Lock()
+		r.read()
+		p.mu.Unlock()
 		if r.stopped && uint32(r.seen.Resets) == *r.resets { // the device has taken all that was left
 			r.stopped = false
 			err = errors.Join(err, p.feeder.Start(i))
@@ -537,6 +594,7 @@ func (p *Pipeline) Snapshot(s *telemetry.Snapshot) {
 	s.Reset()
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.read()
 	e := &s.Engine
 	e.Source, e.Pipeline = p.cfg.SourceName, "cuda"
 	e.PacketsRecorded, e.Records, e.Evictions = p.sum.Packets, p.sum.Records, p.sum.Evicted
@@ -575,9 +633,16 @@ func (p *Pipeline) Snapshot(s *telemetry.Snapshot) {
 		e.PacketsSeen += n
 	}
 	maps.Copy(e.Errors, p.source.Repaired)
-	e.PacketsActive = e.PacketsSeen - e.PacketsRecorded
+	gone := e.PacketsRecorded
 	for _, n := range e.Drops {
-		e.PacketsActive -= n
+		gone += n
+	}
+	// Records come without waiting for the counters of their packets.
+	e.PacketsSeen = max(e.PacketsSeen, gone)
+	e.PacketsActive = e.PacketsSeen - gone
+	if p.ended && e.PacketsActive > 0 {
+		e.Drops[DropDeviceState] += e.PacketsActive
+		e.PacketsActive, e.FlowsActive = 0, 0
 	}
 	p.sketchRows(s)
 }

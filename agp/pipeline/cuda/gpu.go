@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/agp-net/telegraf-agp/agp/pipeline/cuda/abi"
 	"github.com/agp-net/telegraf-agp/cuda"
@@ -147,27 +148,63 @@ func (g *GPU) Launch(kernel string, blocks, warps int, params []byte) (Run, erro
 	if err := f.stream.Launch(f.Function, l, cuda.Bytes(params)); err != nil {
 		return nil, err
 	}
-	r := &gpuRun{done: make(chan struct{})}
+	r := &gpuRun{stream: f.stream, done: make(chan struct{})}
 	go func() {
-		r.err = f.stream.Wait(context.Background())
-		close(r.done)
+		t := time.NewTicker(endEvery)
+		defer t.Stop()
+		for !r.look() {
+			select {
+			case <-t.C:
+			case <-r.done:
+			}
+		}
 	}()
 	return r, nil
 }
 
+// endEvery is how often it is looked whether a kernel has ended that nobody waits for: not often,
+// each look is a call of the driver.
+const endEvery = 20 * time.Millisecond
+
 type gpuRun struct {
-	done chan struct{}
-	err  error // once done is closed
+	stream *cuda.Stream
+	done   chan struct{}
+	end    sync.Once
+	err    error // once done is closed
+}
+
+// look says whether the kernel has ended.
+func (r *gpuRun) look() bool {
+	ended, err := r.stream.Done()
+	if !ended && err == nil {
+		return false
+	}
+	r.end.Do(func() {
+		r.err = err
+		close(r.done)
+	})
+	return true
 }
 
 func (r *gpuRun) Done() <-chan struct{} { return r.done }
 
+// Wait looks more often than is looked without it.
 func (r *gpuRun) Wait(ctx context.Context) error {
-	select {
-	case <-r.done:
-		return r.err
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	pause := 20 * time.Microsecond
+	t := time.NewTimer(0)
+	defer t.Stop()
+	for {
+		select {
+		case <-r.done:
+			return r.err
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-t.C:
+			if !r.look() {
+				t.Reset(pause)
+				pause = min(2*pause, time.Millisecond)
+			}
+		}
 	}
 }
 

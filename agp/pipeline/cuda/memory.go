@@ -9,6 +9,7 @@ import (
 
 	"github.com/agp-net/telegraf-agp/agp/mlx5"
 	"github.com/agp-net/telegraf-agp/agp/pipeline/cuda/abi"
+	"github.com/agp-net/telegraf-agp/cuda"
 )
 
 // arena hands out memory of a device and frees all of it at once.
@@ -40,11 +41,16 @@ func (a *arena) mapped(n int) (Mapped, error) {
 }
 
 func (a *arena) free() error {
-	var err error
-	for _, at := range a.held {
-		err = errors.Join(err, a.dev.Free(at))
-	}
+	held := a.held
 	a.held = nil
+	var err error
+	for _, at := range held {
+		failed := a.dev.Free(at)
+		err = errors.Join(err, failed)
+		if cuda.Poisoned(failed) {
+			break // the rest would say the same: it goes with the process
+		}
+	}
 	return err
 }
 

@@ -123,6 +123,7 @@ type Control struct {
 	Command uint32
 	_       uint32
 	FlushNs int64
+	NowNs   int64
 }
 
 // Params is agp_params: the argument of agp_rings.

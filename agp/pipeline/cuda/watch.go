@@ -1,0 +1,153 @@
+package cuda
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/agp-net/telegraf-agp/agp/pipeline/cuda/abi"
+)
+
+// Times of the host's loop.
+const (
+	// How often it looks at the rings: as seldom as they allow, so that it needs hardly any of a
+	// core, and often enough that a record is never older than 20 ms.
+	leastPause = 500 * time.Microsecond
+	mostPause  = 10 * time.Millisecond
+	// A ring that nothing came from is left alone for as long as it takes to fill at this rate.
+	fillRate = 100 << 20 // bytes per second
+	// nowEvery is how often the device is told the time.
+	nowEvery = 100 * time.Millisecond
+	// The host may itself be stopped or slow: of the time between two looks at a ring so much of
+	// the limit at most counts as silence of the ring.
+	silentShare = 8
+)
+
+// watch is the state of the host's loop. It belongs to the goroutine of Run.
+type watch struct {
+	p     *Pipeline
+	beats []beat
+	at    time.Time     // of the last turn
+	pause time.Duration // until the next
+	most  time.Duration
+	now   time.Time // when the device was told the time
+
+	longest atomic.Int64 // ns of silence of any ring
+}
+
+// beat is the sign of life that was last seen of a ring.
+type beat struct {
+	count  uint64
+	silent time.Duration
+}
+
+func newWatch(p *Pipeline) *watch {
+	w := &watch{p: p, beats: make([]beat, len(p.rings)), at: time.Now()}
+	w.most = time.Duration(float64(uint64(1)<<p.cfg.LogRecords) / fillRate * float64(time.Second))
+	w.most = max(leastPause, min(w.most, mostPause))
+	return w
+}
+
+// turn takes records, sees to rings in need and says how many records there were. err says why
+// the kernel has to end. watched: the rings' heartbeats have to go on.
+func (w *watch) turn(now time.Time, watched bool) (n int, err error) {
+	passed := now.Sub(w.at)
+	w.at = now
+	w.setPause(passed, w.p.fill())
+	n = w.p.collect()
+	if err = w.p.check(); err == nil && watched {
+		err = w.look(passed)
+	}
+	if c := &w.p.cfg; c.Port != nil && c.Now != nil && now.Sub(w.now) >= nowEvery {
+		w.now = now
+		atomic.StoreInt64(&w.p.control.NowNs, c.Now())
+	}
+	return n, err
+}
+
+// setPause chooses the time to the next turn: a quarter of a record ring should be full then. It
+// grows step by step and shrinks at once.
+func (w *watch) setPause(passed time.Duration, fill float64) {
+	want := w.most
+	if fill > 0 {
+		want = min(want, time.Duration(float64(passed)/(4*fill)))
+	}
+	w.pause = min(want, max(2*w.pause, leastPause))
+	if w.pause < leastPause {
+		w.pause = 0
+	}
+}
+
+// fill is how much of the fullest record ring is not taken yet, 0 to 1.
+func (p *Pipeline) fill() float64 {
+	most := uint64(0)
+	for _, r := range p.rings {
+		most = max(most, atomic.LoadUint64(r.head)-*r.tail)
+	}
+	return float64(most) / float64(uint64(1)<<p.cfg.LogRecords)
+}
+
+// look finds a ring that shows no life.
+func (w *watch) look(passed time.Duration) error {
+	limit := w.p.cfg.Heartbeat
+	passed = min(passed, limit/silentShare)
+	for i, r := range w.p.rings {
+		b := &w.beats[i]
+		if count, waits := r.life(); count != b.count || waits {
+			b.count, b.silent = count, 0
+			continue
+		}
+		b.silent += passed
+		if int64(b.silent) > w.longest.Load() {
+			w.longest.Store(int64(b.silent))
+		}
+		if b.silent > limit {
+			return w.p.hung(i)
+		}
+	}
+	return nil
+}
+
+// life is a number that changes while the ring's warps live. waits: they wait for the host to
+// take records.
+func (r *ring) life() (count uint64, waits bool) {
+	head := atomic.LoadUint64(r.head)
+	full := head-*r.tail+abi.MaxRecord > uint64(len(r.buf))
+	return atomic.LoadUint64(&r.stats.Heartbeat) + head, full && r.abi.Flags&abi.FlagLossless != 0
+}
+
+// hung is the error of a ring without heartbeat.
+func (p *Pipeline) hung(i int) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r := p.rings[i]
+	r.read()
+	s := &r.seen
+	return fmt.Errorf("%w: ring %d gave no heartbeat for more than %v: heartbeat %d, status %d, %d completions and %d frames taken, packets' clock %s",
+		ErrHung, i, p.cfg.Heartbeat, s.Heartbeat, s.Status, s.CQEs, s.Frames, time.Unix(0, int64(s.ClockNs)).UTC().Format(time.RFC3339Nano))
+}
+
+// Silence is the longest time that a ring was seen without a heartbeat. Safe from any goroutine.
+func (p *Pipeline) Silence() time.Duration { return time.Duration(p.watch.longest.Load()) }
+
+// hurry has the end of a kernel that was told to end noticed at once.
+func (p *Pipeline) hurry(run Run) {
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*p.cfg.Patience)
+		defer cancel()
+		_ = run.Wait(ctx)
+	}()
+}
+
+// feederEnd waits for the feeder, which was told to end.
+func (p *Pipeline) feederEnd(fed <-chan error) error {
+	late := time.NewTimer(p.cfg.Patience)
+	defer late.Stop()
+	select {
+	case err := <-fed:
+		return err
+	case <-late.C:
+		return fmt.Errorf("%w: what feeds the rings does not end", ErrHung)
+	}
+}
