@@ -367,14 +367,15 @@ func (p *Pipeline) serve(ctx context.Context) error {
 		}
 	}
 	for {
-		n, wrong := p.watch.turn(time.Now(), fed != nil && failed == nil)
-		if wrong != nil && failed == nil {
-			failed = wrong
-			cancel(failed)
-			p.feeder.Interrupt()
-			atomic.StoreUint32(&p.control.Command, abi.CommandStop)
-			p.hurry(run)
-			within()
+		n := p.watch.turn(time.Now())
+		if failed == nil {
+			if failed = p.watch.check(fed != nil); failed != nil {
+				cancel(failed)
+				p.feeder.Interrupt()
+				atomic.StoreUint32(&p.control.Command, abi.CommandStop)
+				p.hurry(run)
+				within()
+			}
 		}
 		idle.Reset(p.watch.pause)
 		select {
@@ -410,9 +411,8 @@ func (p *Pipeline) serve(ctx context.Context) error {
 			continue
 		case <-run.Done():
 			p.collect()
-			err := p.check()
 			if failed == nil {
-				failed = err
+				failed = p.check()
 			}
 			if fed != nil { // the kernel ended by itself
 				cancel(ErrRing)

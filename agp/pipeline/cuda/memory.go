@@ -9,7 +9,6 @@ import (
 
 	"github.com/agp-net/telegraf-agp/agp/mlx5"
 	"github.com/agp-net/telegraf-agp/agp/pipeline/cuda/abi"
-	"github.com/agp-net/telegraf-agp/cuda"
 )
 
 // arena hands out memory of a device and frees all of it at once.
@@ -47,7 +46,7 @@ func (a *arena) free() error {
 	for _, at := range held {
 		failed := a.dev.Free(at)
 		err = errors.Join(err, failed)
-		if cuda.Poisoned(failed) {
+		if errors.Is(Explain(failed), ErrDevice) {
 			break // the rest would say the same: it goes with the process
 		}
 	}

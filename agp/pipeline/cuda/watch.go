@@ -26,12 +26,13 @@ const (
 
 // watch is the state of the host's loop. It belongs to the goroutine of Run.
 type watch struct {
-	p     *Pipeline
-	beats []beat
-	at    time.Time     // of the last turn
-	pause time.Duration // until the next
-	most  time.Duration
-	now   time.Time // when the device was told the time
+	p      *Pipeline
+	beats  []beat
+	at     time.Time     // of the last turn
+	passed time.Duration // until it, since the one before
+	pause  time.Duration // until the next
+	most   time.Duration
+	now    time.Time // when the device was told the time
 
 	longest atomic.Int64 // ns of silence of any ring
 }
@@ -49,29 +50,35 @@ func newWatch(p *Pipeline) *watch {
 	return w
 }
 
-// turn takes records, sees to rings in need and says how many records there were. err says why
-// the kernel has to end. watched: the rings' heartbeats have to go on.
-func (w *watch) turn(now time.Time, watched bool) (n int, err error) {
-	passed := now.Sub(w.at)
-	w.at = now
-	w.setPause(passed, w.p.fill())
+// turn takes the records that there are, chooses the time to the next turn, and tells the device
+// the time.
+func (w *watch) turn(now time.Time) (n int) {
+	w.passed, w.at = now.Sub(w.at), now
+	w.setPause(w.p.fill())
 	n = w.p.collect()
-	if err = w.p.check(); err == nil && watched {
-		err = w.look(passed)
-	}
 	if c := &w.p.cfg; c.Port != nil && c.Now != nil && now.Sub(w.now) >= nowEvery {
 		w.now = now
 		atomic.StoreInt64(&w.p.control.NowNs, c.Now())
 	}
-	return n, err
+	return n
+}
+
+// check sees to rings in need, and says why the kernel has to end. beating: the rings' heartbeats
+// have to go on.
+func (w *watch) check(beating bool) error {
+	err := w.p.check()
+	if err == nil && beating {
+		err = w.look()
+	}
+	return err
 }
 
 // setPause chooses the time to the next turn: a quarter of a record ring should be full then. It
 // grows step by step and shrinks at once.
-func (w *watch) setPause(passed time.Duration, fill float64) {
+func (w *watch) setPause(fill float64) {
 	want := w.most
 	if fill > 0 {
-		want = min(want, time.Duration(float64(passed)/(4*fill)))
+		want = min(want, time.Duration(float64(w.passed)/(4*fill)))
 	}
 	w.pause = min(want, max(2*w.pause, leastPause))
 	if w.pause < leastPause {
@@ -89,9 +96,9 @@ func (p *Pipeline) fill() float64 {
 }
 
 // look finds a ring that shows no life.
-func (w *watch) look(passed time.Duration) error {
+func (w *watch) look() error {
 	limit := w.p.cfg.Heartbeat
-	passed = min(passed, limit/silentShare)
+	passed := min(w.passed, limit/silentShare)
 	for i, r := range w.p.rings {
 		b := &w.beats[i]
 		if count, waits := r.life(); count != b.count || waits {
