@@ -1,0 +1,188 @@
+package cuda_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/agp-net/telegraf-agp/agp/flow"
+	"github.com/agp-net/telegraf-agp/agp/mlx5"
+	"github.com/agp-net/telegraf-agp/agp/pipeline"
+	"github.com/agp-net/telegraf-agp/agp/pipeline/cpu"
+	"github.com/agp-net/telegraf-agp/agp/pipeline/cuda"
+	"github.com/agp-net/telegraf-agp/agp/source/model"
+	"github.com/agp-net/telegraf-agp/agp/telemetry"
+	"github.com/agp-net/telegraf-agp/tests/simt"
+)
+
+// ofReference is what the reference makes of a profile.
+func ofReference(t *testing.T, prof model.Profile) []string {
+	traffic, err := model.NewTraffic(prof)
+	require.NoError(t, err)
+	l := &lines{}
+	ref, err := cpu.New(cpu.Config{Source: frameList{traffic}, Sink: l, Queues: 1})
+	require.NoError(t, err)
+	require.NoError(t, ref.Run(context.Background()))
+	return l.sorted()
+}
+
+// TestTornCompletionsAreWaitedFor: of one whose second half is not there, or whose owner is right
+// while it is not valid yet, nothing is used.
+func TestTornCompletionsAreWaitedFor(t *testing.T) {
+	prof := model.Profile{Seed: 11, Packets: 6000, Flows: 300}
+	for name, f := range map[string]model.Fault{"the half with the owner is late": model.FaultLateUpper, "not valid yet": model.FaultInvalid} {
+		t.Run(name, func(t *testing.T) {
+			got, feed, s, err := through(t, model.Config{Seed: 9}, map[model.Fault]float64{f: 0.5}, prof, 2)
+			require.NoError(t, err)
+			require.Zero(t, feed.refused)
+			require.Equal(t, ofReference(t, prof), got.sorted())
+			require.Zero(t, s.Missing())
+		})
+	}
+}
+
+// TestACompletionBeforeItsPayloadShowsInTheRecords: a port that breaks the order of its writes
+// makes other records; that is what the tests of order go by. All frames are still accounted for.
+func TestACompletionBeforeItsPayloadShowsInTheRecords(t *testing.T) {
+	prof := model.Profile{Seed: 12, Packets: 6000, Flows: 300}
+	for name, f := range map[string]model.Fault{"payload": model.FaultLatePayload, "half of the completion": model.FaultLateLower} {
+		t.Run(name, func(t *testing.T) {
+			got, _, s, err := through(t, model.Config{Seed: 9, LateTicks: 50}, map[model.Fault]float64{f: 0.2}, prof, 2)
+			require.NoError(t, err)
+			require.NotEqual(t, ofReference(t, prof), got.sorted())
+			require.EqualValues(t, prof.Packets, s.Engine.PacketsSeen)
+			require.Zero(t, s.Missing())
+		})
+	}
+}
+
+// pausing is a port that is taken down now and then and comes back.
+type pausing struct {
+	*port
+	every, sent int
+	downs       int
+}
+
+func (p *pausing) Run(ctx context.Context) error {
+	buf := make([]byte, 2048)
+	for {
+		n, ns, ok := p.traffic.Frame(buf)
+		if !ok {
+			return nil
+		}
+		if p.sent++; p.sent%p.every == 0 {
+			p.down()
+		}
+		for p.full() {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			time.Sleep(50 * time.Microsecond)
+		}
+		p.mu.Lock()
+		p.clock = ns
+		if _, ok := p.nic.Inject(buf[:n], model.Meta{TimestampNs: ns}); !ok {
+			p.refused++
+		}
+		p.mu.Unlock()
+	}
+}
+
+// down ends all queues as a driver does that stops, and is quiet for a while.
+func (p *pausing) down() {
+	time.Sleep(20 * time.Millisecond)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.downs++
+	for i := range p.nic.Queues() {
+		if s, _ := p.nic.State(i); s == mlx5.StateRDY {
+			_ = p.nic.ModifyRQ(i, mlx5.StateRDY, mlx5.StateERR)
+		}
+	}
+}
+
+// TestTheProducerStopsAndStartsAgain: its queues are flushed and reset each time. What it had
+// delivered before is not lost, and flows go on over it.
+func TestTheProducerStopsAndStartsAgain(t *testing.T) {
+	prof := model.Profile{Seed: 13, Packets: 5000, Flows: 200}
+	traffic, err := model.NewTraffic(prof)
+	require.NoError(t, err)
+	feed := &pausing{port: &port{traffic: traffic}, every: 1000}
+	l := &lines{}
+	s, err := feedThrough(t, l, model.Config{Seed: 9}, feed.port, feed, cuda.Config{Rings: 2, Lossless: true, LogRecords: 16})
+	require.NoError(t, err)
+	require.Zero(t, feed.refused)
+	require.Equal(t, 5, feed.downs)
+	require.NotZero(t, s.Engine.Errors["cqe_error_05"], "flushed")
+	require.Equal(t, ofReference(t, prof), l.sorted())
+	require.EqualValues(t, prof.Packets, s.Engine.PacketsSeen)
+	require.Zero(t, s.Missing())
+}
+
+// feedThrough runs a pipeline to the end of what feeds it.
+func feedThrough(t *testing.T, sink pipeline.Sink, c model.Config, p *port, feed cuda.Feeder, conf cuda.Config) (s telemetry.Snapshot, err error) {
+	conf.Patience, conf.Device, conf.Sink, conf.LogRQ, conf.Flow = 2*time.Minute, simt.Device(t), sink, 6, flow.Config{MaxFlows: 1 << 14}
+	conf.Port = func(queues []mlx5.Queue) (cuda.Feeder, error) {
+		c.Memory = queues
+		var err error
+		p.nic, err = model.New(c)
+		return feed, err
+	}
+	pipe, err := cuda.New(conf)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, pipe.Close()) })
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	err = pipe.Run(ctx)
+	require.NoError(t, ctx.Err())
+	pipe.Snapshot(&s)
+	return s, err
+}
+
+// stuck is a sink that takes nothing before the port has delivered everything.
+type stuck struct {
+	delivered chan struct{}
+	records   int
+}
+
+func (s *stuck) Record(*telemetry.Record) {
+	<-s.delivered
+	s.records++
+}
+func (*stuck) Alert(*telemetry.Alert) {}
+
+// telling says when the port has delivered everything.
+type telling struct {
+	*port
+	delivered chan struct{}
+	once      sync.Once
+}
+
+func (p *telling) Run(ctx context.Context) error {
+	defer p.once.Do(func() { close(p.delivered) })
+	return p.port.Run(ctx)
+}
+
+// TestASinkThatIsStuckDoesNotStallThePackets: records for which there is no room are counted, with
+// their packets, and every packet is taken.
+func TestASinkThatIsStuckDoesNotStallThePackets(t *testing.T) {
+	prof := model.Profile{Seed: 14, Packets: 8000, Flows: 100, NewFlows: 0.2, SYNFlood: 0.3}
+	traffic, err := model.NewTraffic(prof)
+	require.NoError(t, err)
+	feed := &telling{port: &port{traffic: traffic}, delivered: make(chan struct{})}
+	sink := &stuck{delivered: feed.delivered}
+	s, err := feedThrough(t, sink, model.Config{Seed: 9}, feed.port, feed, cuda.Config{Rings: 2, LogRecords: 12})
+	require.NoError(t, err)
+	require.Zero(t, feed.refused)
+	require.EqualValues(t, prof.Packets, s.Engine.PacketsSeen)
+	require.NotZero(t, s.Engine.Drops["record_ring_full"])
+	require.EqualValues(t, sink.records, s.Engine.Records)
+	require.NotZero(t, sink.records)
+	require.Zero(t, s.Engine.PacketsActive)
+	require.NotContains(t, s.Engine.Drops, cuda.DropDeviceState)
+	require.Equal(t, s.Engine.PacketsSeen, s.Engine.PacketsRecorded+s.Engine.Drops["record_ring_full"])
+	require.Zero(t, s.Missing())
+}
