@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-#define AGP_ABI 1
+#define AGP_ABI 2
 
 enum {
 	AGP_LANES = 32,
@@ -19,7 +19,13 @@ enum {
 	AGP_WAYS = 8,    // flows per bucket
 	AGP_VERDICTS = 64,
 	AGP_SYNDROMES = 64,
-	AGP_SCRATCH = 24576, // bytes of shared memory of a warp of agp_rings
+	AGP_SHARDS = 8,  // state warps of a ring, at most
+	AGP_WARPS = 10,  // of a block, at most
+	// Shared memory: of a ring's receive warp, of each of its state warps, and of a block at most.
+	AGP_RECEIVER_SCRATCH = 8704,
+	AGP_SHARD_SCRATCH = 23040,
+	AGP_BLOCK_SCRATCH = 232448,
+	AGP_STAGES = 4, // of a batch whose time is taken, see agp_stats and agp_shard_stats
 };
 
 // agp_packet is packet.Info and what flow.Packet adds to it.
@@ -144,6 +150,20 @@ enum {
 	AGP_TIME_FREE = 2,      // ticks of a free-running clock: base_ns + ((ticks - base_ticks) * mult >> shift)
 };
 
+// agp_shard is a part of the flows of a ring, by their hash: what one state warp owns. The host
+// fills it in before a launch; the device only reads it.
+typedef struct {
+	uint64_t tags;     // uint32[AGP_WAYS * buckets], 0: free
+	uint64_t due;      // uint32[AGP_WAYS * buckets], second in which to look at the flow
+	uint64_t flows;    // agp_flow[AGP_WAYS * buckets]
+	uint64_t hists;    // agp_hist[AGP_WAYS * buckets]
+	uint64_t state;    // agp_shard_state
+	uint64_t stats;    // agp_shard_stats, mapped host memory
+	uint64_t sketches; // agp_sketches
+	uint32_t buckets, pad;
+	agp_out out;
+} agp_shard; // 96 bytes
+
 // agp_ring is a receive queue and its completion queue in mlx5 layout, and the flows that
 // come by it. The host fills it in before a launch; the device only reads it.
 typedef struct {
@@ -155,17 +175,12 @@ typedef struct {
 	uint32_t time_format, time_shift;
 	uint64_t time_mult, time_base_ticks;
 	int64_t time_base_ns;
-	uint64_t fragments;    // agp_fragment[8 << log_fragments]
-	uint64_t tags;         // uint32[AGP_WAYS << log_buckets], 0: free
-	uint64_t due;          // uint32[AGP_WAYS << log_buckets], second in which to look at the flow
-	uint64_t flows;        // agp_flow[AGP_WAYS << log_buckets]
-	uint64_t hists;        // agp_hist[AGP_WAYS << log_buckets]
-	uint64_t state;        // agp_ring_state
-	uint64_t stats;        // agp_stats, mapped host memory
-	uint64_t sketches;     // agp_sketches
-	uint64_t resets;       // uint32 in mapped host memory: how often the host has reset the queue
-	uint32_t log_fragments, log_buckets;
-	agp_out out;
+	uint64_t fragments; // agp_fragment[8 << log_fragments]
+	uint64_t state;     // agp_ring_state
+	uint64_t stats;     // agp_stats, mapped host memory
+	uint64_t resets;    // uint32 in mapped host memory: how often the host has reset the queue
+	uint64_t shards;    // agp_shard[agp_params.shards]
+	uint32_t log_fragments, pad;
 } agp_ring;
 
 // What has become of a ring.
@@ -179,36 +194,51 @@ enum {
 	AGP_COMPRESSED = 6, // a compressed CQE, which was not asked for
 };
 
-// agp_stats of a ring: the device writes it, now and then and before it stops. version is odd
-// while it does.
+// agp_stats of a ring: its receive warp writes it, now and then and before it stops. version is
+// odd while it does.
 typedef struct {
 	uint64_t version;
-	uint64_t heartbeat; // polls
+	uint64_t heartbeat; // reports
 	uint64_t clock_ns;  // of the packets
 	uint32_t status;    // AGP_RUNNING ...
 	uint32_t vendor;    // vendor syndrome of the last error CQE
 	uint64_t cqes, frames, bytes; // frames on the wire, and their wire lengths
 	uint64_t drops[AGP_VERDICTS]; // frames by packet.Verdict; [0] are those in flows
 	uint64_t errors[AGP_SYNDROMES]; // error CQEs by syndrome
-	uint64_t records, recorded;   // records written, and packets in them
-	uint64_t lost_records, lost_packets, lost_bytes; // for which the record ring had no room
-	uint64_t started, evicted, active, active_packets;
-	uint64_t time_steps, clock_backs, bad_length;
+	uint64_t clock_backs, bad_length;
 	uint64_t resets; // of the queue, that the device has seen
+	// One batch in 64 is timed: device clock cycles to read completions and payload, to parse, to
+	// count and hash, and until the packets are with the state warps.
+	uint64_t timed, timed_packets, cycles[AGP_STAGES];
 } agp_stats;
 
-// agp_ring_state is what a ring is between launches.
+// agp_ring_state is what a ring's receive warp is between launches.
 typedef struct {
 	uint64_t ci;       // CQEs consumed
 	uint64_t wqes;     // receive WQEs consumed: the next CQE must name this one, modulo 2^16
 	uint64_t seq;      // packets in flows
 	int64_t clock_ns;  // latest time of a packet, or one that went back by more than a minute
 	int64_t step;      // clock in seconds, the last for which timeouts were looked at
-	uint64_t out_head; // of the record ring
 	uint32_t resets;   // that the device has seen
 	uint32_t pad;
 	agp_stats stats;   // what was written of it last
 } agp_ring_state;
+
+// agp_shard_stats of a shard: its state warp writes it as agp_stats is written.
+typedef struct {
+	uint64_t version, heartbeat;
+	uint64_t records, recorded; // records written, and packets in them
+	uint64_t lost_records, lost_packets, lost_bytes; // for which the record ring had no room
+	uint64_t started, evicted, active, time_steps;
+	// One batch in 64 is timed: to find the flows, to add, to write back.
+	uint64_t timed, timed_packets, cycles[AGP_STAGES];
+} agp_shard_stats;
+
+// agp_shard_state is what a shard is between launches.
+typedef struct {
+	uint64_t out_head; // of the record ring
+	agp_shard_stats stats;
+} agp_shard_state;
 
 // Commands.
 enum { AGP_RUN = 0, AGP_STOP = 1, AGP_FLUSH = 2 };
@@ -221,17 +251,21 @@ typedef struct {
 	int64_t now_ns;   // the time, now and then, for rings that get no packets; 0: only packets tell it
 } agp_control;
 
-// agp_params is the kernel's only argument, by value. Warp w serves ring w.
+// agp_params is the kernel's only argument, by value. A block has per_block rings, and for each of
+// them a receive warp and, after it, its state warps.
 typedef struct {
 	uint64_t control; // agp_control
 	uint64_t rings;   // agp_ring[count]
 	uint32_t count;
-	uint32_t batch; // packets taken at a time, 1 to 32
+	uint32_t batch; // packets that a warp takes at a time, 1 to 32
 	uint32_t decap, key;
 	int64_t idle_ns, active_ns, linger_ns;
 	uint64_t seed;  // of flow.Key.Hash
 	uint64_t limit; // CQEs of a ring after which its warp ends with AGP_STOPPED, 0: none
-	uint32_t sketches, pad; // AGP_SKETCH_*
+	uint32_t sketches;  // AGP_SKETCH_*
+	uint32_t shards;    // state warps of a ring, 1 to AGP_SHARDS
+	uint32_t per_block; // rings of a block
+	uint32_t pad;
 } agp_params;
 
 // The state of the sketches of cuda/kernels/sketch.cuh; agp/sketch explains them.

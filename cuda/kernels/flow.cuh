@@ -6,6 +6,8 @@
 #include "bins.cuh"
 #include "key.cuh"
 
+const int64_t second_ns = 1000000000;
+
 namespace flow {
 
 // Bits of agp_flow.bits.

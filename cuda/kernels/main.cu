@@ -1,25 +1,41 @@
 // The kernels of the packet path.
 #include "nic.cuh"
-#include "ring.cuh"
+#include "shard.cuh"
 
-// agp_rings serves ring i with warp i until the host wants it to end.
-AGP_KERNEL(agp_rings, agp_params, params) {
-	AGP_SHARED_LAUNCH(scratch, memory);
-	if (warp::index() >= params.count)
+// serve gives each ring of a block its warps until the host wants them to end. There is no
+// meeting point for the whole block after the first.
+template <bool sketched> AGP_DEVICE void serve(const agp_params &params, char *memory) {
+	uint32_t warps = 1 + params.shards, mine = warp::local() / warps, role = warp::local() % warps;
+	uint32_t ring = warp::index() / (warps * params.per_block) * params.per_block + mine;
+	char *room = memory + mine * (AGP_RECEIVER_SCRATCH + params.shards * AGP_SHARD_SCRATCH);
+	shard_scratch *shards = (shard_scratch *)(room + AGP_RECEIVER_SCRATCH);
+	if (warp::lane() == 0 && role > 0) {
+		fifo *in = &((shard_scratch *)((char *)shards + (role - 1) * AGP_SHARD_SCRATCH))->in;
+		in->head = in->tail = 0;
+	}
+	warp::barrier();
+	if (ring >= params.count)
 		return;
-	poller<false> ring;
-	ring.init(&params, warp::index(), &memory[warp::local()]);
-	ring.run();
+	if (role == 0) {
+		receiver w;
+		w.init(&params, ring, (receiver_scratch *)room, &shards->in);
+		w.run();
+	} else {
+		shard<sketched> w;
+		w.init(&params, ring, role - 1, (shard_scratch *)((char *)shards + (role - 1) * AGP_SHARD_SCRATCH));
+		w.run();
+	}
+}
+
+AGP_KERNEL(agp_rings, agp_params, params) {
+	AGP_SHARED_LAUNCH(memory, AGP_BLOCK_SCRATCH);
+	serve<false>(params, memory);
 }
 
 // agp_rings_sketched does so with sketches of all traffic.
 AGP_KERNEL(agp_rings_sketched, agp_params, params) {
-	AGP_SHARED_LAUNCH(scratch, memory);
-	if (warp::index() >= params.count)
-		return;
-	poller<true> ring;
-	ring.init(&params, warp::index(), &memory[warp::local()]);
-	ring.run();
+	AGP_SHARED_LAUNCH(memory, AGP_BLOCK_SCRATCH);
+	serve<true>(params, memory);
 }
 
 // agp_nic_send plays the port of rings that it shares with agp_rings.

@@ -1,12 +1,14 @@
-// The poller: takes completions of one ring in order, batch by batch, and puts the packets into
-// the ring's flows. See mlx5-queues for the rules of the rings.
+// The receive warp of a ring: takes completions in order, batch by batch, and hands the packets to
+// the ring's state warps. See mlx5-queues for the rules of the rings.
 #ifndef AGP_RING_CUH
 #define AGP_RING_CUH
 
 #include "cqe.cuh"
+#include "fifo.cuh"
+#include "flow.cuh"
 #include "fragment.cuh"
 #include "parse.cuh"
-#include "table.cuh"
+#include "stats.cuh"
 
 // window is how much of a frame is brought close before it is parsed; a row of it has an odd
 // number of words, so that lanes do not meet in one bank.
@@ -20,44 +22,78 @@ struct row_of_info {
 
 const int64_t clock_back_ns = 60000000000;
 
-// scratch is what a warp needs in shared memory.
-struct alignas(16) scratch {
-	staged flows[AGP_LANES];
-	row_of_info info[AGP_LANES]; // pad: the sender is endpoint B
-	agp_key keys[AGP_LANES];
+// receiver_scratch is what the warp needs in shared memory.
+struct alignas(16) receiver_scratch {
+	row_of_info info[AGP_LANES];
 	agp_stats stats;
 	uint32_t head[AGP_LANES][ROW];
 };
-static_assert(sizeof(scratch) <= AGP_SCRATCH, "the host allocates shared memory by this");
+static_assert(sizeof(receiver_scratch) <= AGP_RECEIVER_SCRATCH, "the host allocates shared memory by this");
 
-template <bool sketched> struct poller {
+struct receiver {
 	const agp_params *p;
 	const agp_ring *r;
 	agp_ring_state *st;
-	scratch *x;
-	table<sketched> flows;
+	receiver_scratch *x;
+	fifo *to;      // of shard 0; the others follow at a distance of AGP_SHARD_SCRATCH
+	uint32_t head;   // lane i: items written for shard i
+	uint32_t tail;   // lane i: items that shard i was last seen to have taken
 	uint64_t ci, wqes, seq;
 	int64_t clock_ns, step;
+	stats::stopwatch watch;
 
-	AGP_DEVICE_MEMBER void init(const agp_params *params, uint32_t number, scratch *memory) {
+	AGP_DEVICE_MEMBER void init(const agp_params *params, uint32_t number, receiver_scratch *memory, fifo *first) {
 		p = params;
 		r = (const agp_ring *)params->rings + number;
 		st = (agp_ring_state *)r->state;
 		x = memory;
-		for (uint32_t i = warp::lane() * 8; i < sizeof x->stats; i += AGP_LANES * 8)
-			*(uint64_t *)((char *)&x->stats + i) = *(const uint64_t *)((const char *)&st->stats + i);
-		warp::sync(warp::all);
-		flows.init(params, r, number, x->flows, &x->stats);
+		to = first;
+		head = tail = 0;
+		stats::resume(&x->stats, &st->stats);
 		ci = st->ci;
 		wqes = st->wqes;
 		seq = st->seq;
 		clock_ns = st->clock_ns;
 		step = st->step;
+		warp::sync(warp::all); // before the first report writes them
+	}
+
+	AGP_DEVICE_MEMBER fifo *shard(uint32_t i) const { return (fifo *)((char *)to + i * AGP_SHARD_SCRATCH); }
+
+	// room waits until every shard has room for as many items as lane i wants of shard i.
+	AGP_DEVICE_MEMBER void room(uint32_t want) {
+		bool one = warp::lane() < p->shards;
+		for (uint32_t spins = 0; warp::ballot(warp::all, one && head + want - tail > fifo::size); spins++) {
+			if (spins)
+				pause(20);
+			if (one)
+				tail = near::take32(&shard(warp::lane())->tail);
+		}
+		warp::sync(warp::all); // other lanes write where there is room
+	}
+
+	// publish shows the shards what was written for them: lane i has written add items for shard i.
+	AGP_DEVICE_MEMBER void publish(uint32_t add) {
+		warp::sync(warp::all);
+		head += add;
+		if (warp::lane() < p->shards && add)
+			near::give32(&shard(warp::lane())->head, head);
+	}
+
+	// tell puts something into the queues of all shards.
+	AGP_DEVICE_MEMBER void tell(uint8_t kind, int64_t ns) {
+		bool one = warp::lane() < p->shards;
+		room(one);
+		if (one) {
+			item *i = shard(warp::lane())->at(head);
+			i->kind = kind;
+			i->ts_ns = ns;
+		}
+		publish(one);
 	}
 
 	// report gives the host the counters and keeps the state for the next launch.
 	AGP_DEVICE_MEMBER void report(uint32_t status) {
-		flows.publish();
 		agp_stats *s = &x->stats;
 		if (warp::lane() == 0) {
 			st->ci = ci;
@@ -65,29 +101,12 @@ template <bool sketched> struct poller {
 			st->seq = seq;
 			st->clock_ns = clock_ns;
 			st->step = step;
-			st->out_head = flows.head;
 			s->clock_ns = (uint64_t)clock_ns;
 			s->status = status;
 			s->heartbeat++;
-			s->version++; // odd
-			sys::store64(r->stats, s->version);
-			sys::release();
 		}
 		warp::sync(warp::all);
-		for (uint32_t i = warp::lane() * 8; i < sizeof *s; i += AGP_LANES * 8) {
-			uint64_t v = *(const uint64_t *)((const char *)s + i);
-			*(uint64_t *)((char *)&st->stats + i) = v;
-			if (i >= 8)
-				sys::store64(r->stats + i, v);
-		}
-		warp::sync(warp::all);
-		if (warp::lane() == 0) {
-			sys::release();
-			s->version++;
-			st->stats.version = s->version;
-			sys::store64(r->stats, s->version);
-		}
-		warp::sync(warp::all);
+		stats::give(r->stats, &st->stats, s);
 	}
 
 	// ready returns how many entries may be taken.
@@ -100,7 +119,7 @@ template <bool sketched> struct poller {
 	// batch takes n entries. It returns what has become of the ring.
 	AGP_DEVICE_MEMBER uint32_t batch(uint32_t n) {
 		uint32_t l = warp::lane(), status = AGP_RUNNING;
-		flows.full = false;
+		watch.start((ci >> 5 & 63) == 0, x->stats.cycles);
 		cqe::entry e = {};
 		e.kind = cqe::unknown;
 		if (l < n)
@@ -127,6 +146,7 @@ template <bool sketched> struct poller {
 		faults(e, n);
 		agp_packet *q = &x->info[l].p;
 		uint8_t verdict = 0xff;
+		view f = {};
 		if (l < n && e.kind == cqe::packet) {
 			uint64_t index = wqes + (uint32_t)popc(takers & below);
 			uint64_t slot = r->payload + (index & (((uint64_t)1 << r->log_rq) - 1)) * r->pitch;
@@ -141,7 +161,10 @@ template <bool sketched> struct poller {
 					row[4 * i + 2] = w.w[2];
 					row[4 * i + 3] = w.w[3];
 				}
-			view f = {(const uint8_t *)row, len < WINDOW ? len : WINDOW, slot, len};
+			f = view{(const uint8_t *)row, len < WINDOW ? len : WINDOW, slot, len};
+		}
+		watch.lap(0);
+		if (l < n && e.kind == cqe::packet) {
 			q->ts_ns = (int64_t)e.time;
 			verdict = parse(e.link, f, e.wire_len, p->decap, q);
 			q->segment_size = (uint16_t)e.segment_size;
@@ -159,17 +182,18 @@ template <bool sketched> struct poller {
 				resolve((agp_fragment *)r->fragments, r->log_fragments, q);
 			warp::sync(warp::all);
 		}
-		bool sender_b = false;
+		watch.lap(1);
+		agp_key k = {};
 		uint64_t hash = 0;
 		uint32_t parts = 0;
 		if (verdict == 0) {
-			sender_b = key::set(&x->keys[l], *q, p->key);
-			q->pad = sender_b;
-			hash = key::hash(x->keys[l], p->seed);
+			q->pad = key::set(&k, *q, p->key);
+			hash = key::hash(k, p->seed);
 			parts = flow::segments(*q);
 		}
 		warp::sync(warp::all);
 		tally(n, e, verdict, parts);
+		watch.lap(2);
 		// Packets between two ticks are added together.
 		uint32_t times = warp::ballot(warp::all, l < n && e.kind == cqe::time);
 		for (uint32_t from = 0; from < n;) {
@@ -178,13 +202,15 @@ template <bool sketched> struct poller {
 			uint32_t to = edge(from, n, good, times, e, q, &tick, &ticks);
 			uint32_t part = (to < 32 ? (1u << to) - 1 : warp::all) & ~((1u << from) - 1) & good;
 			if (part)
-				add(part, hash, parts);
+				add(part, k, hash, parts);
 			if (ticks)
-				flows.tick(tick);
+				tell(item::tick, tick);
 			from = to;
 			if (from < n && (times >> from & 1))
 				from++; // the tick's own entry
 		}
+		watch.lap(3);
+		watch.stop(&x->stats, n);
 		ci += n;
 		wqes += (uint32_t)popc(takers & (n < 32 ? (1u << n) - 1 : warp::all));
 		return status;
@@ -274,7 +300,7 @@ template <bool sketched> struct poller {
 			clock_ns = t;
 			if (then != step) {
 				step = then;
-				flows.tick(step * second_ns);
+				tell(item::tick, step * second_ns);
 			}
 		}
 		return n;
@@ -299,9 +325,8 @@ template <bool sketched> struct poller {
 		return (int64_t)(((uint64_t)high << 32 | low) ^ 0x8000000000000000u);
 	}
 
-	// add puts the packets of the lanes in part into their flows: one lane for each flow, its
-	// packets in order.
-	AGP_DEVICE_MEMBER void add(uint32_t part, uint64_t hash, uint32_t parts) {
+	// add hands the packets of the lanes in part to the shards.
+	AGP_DEVICE_MEMBER void add(uint32_t part, const agp_key &k, uint64_t hash, uint32_t parts) {
 		uint32_t l = warp::lane(), below = (1u << l) - 1;
 		bool mine = part >> l & 1;
 		uint32_t many = warp::ballot(warp::all, mine && parts > 1);
@@ -316,36 +341,27 @@ template <bool sketched> struct poller {
 			first = seq + 1 + sum - (mine ? parts : 0);
 			all = (uint32_t)warp::shfl(warp::all, sum, AGP_LANES - 1);
 		}
-		bool wait = mine;
-		while (warp::ballot(warp::all, wait)) {
-			uint32_t peers = warp::match(warp::all, wait ? hash : (uint64_t)l << 1 | 1);
-			peers &= warp::ballot(warp::all, wait);
-			uint32_t lead = wait ? (uint32_t)ffs(peers) : l;
-			// The same hash of another flow waits for the next round.
-			bool same = wait && (lead == l || key::equal(x->keys[lead], x->keys[l]));
-			peers &= warp::ballot(warp::all, same);
-			uint32_t rest = wait && lead == l ? peers : 0, i = 0;
-			uint32_t place = rest ? flows.candidate(hash) : nowhere;
-			flows.stage(place);
-			if (rest)
-				place = flows.confirm(place, x->keys[l], hash);
-			while (warp::ballot(warp::all, rest != 0)) {
-				bool on = rest != 0;
-				uint32_t m = on ? (uint32_t)ffs(rest) : l;
-				agp_packet q = x->info[m].p;
-				uint64_t number = warp::shfl(warp::all, first, m) + i;
-				uint32_t n = warp::shfl(warp::all, parts, m);
-				if (on && n > 1)
-					flow::split(&q, x->info[m].p, i, n);
-				flows.add(on, x->keys[l], hash, q, q.pad != 0, n > 1, number, &place);
-				if (on && ++i >= n) {
-					i = 0;
-					rest &= rest - 1;
-				}
-			}
-			flows.unstage(place);
-			wait = wait && !same;
+		// Bits that neither the choice of a ring nor, but for some, the tag depends on.
+		uint32_t in = (uint32_t)(hash >> 48 & 0xff) * p->shards >> 8, before = 0, want = 0;
+		for (uint32_t i = 0; i < p->shards; i++) {
+			uint32_t of = warp::ballot(warp::all, mine && in == i);
+			want = l == i ? (uint32_t)popc(of) : want;
+			before = in == i ? (uint32_t)popc(of & below) : before;
 		}
+		room(want);
+		uint32_t at = warp::shfl(warp::all, head, in) + before;
+		if (mine) {
+			const agp_packet &q = x->info[l].p;
+			item *i = shard(in)->at(at);
+			i->set(q);
+			i->key = k;
+			i->hash = hash;
+			i->number = first;
+			i->parts = parts;
+			i->kind = item::packet;
+			i->from_b = q.pad;
+		}
+		publish(want);
 		seq += all;
 	}
 
@@ -415,6 +431,16 @@ template <bool sketched> struct poller {
 		}
 	}
 
+	// stop and flush are the last that the shards hear.
+	AGP_DEVICE_MEMBER void stop(uint32_t status) {
+		tell(item::stop, 0);
+		report(status);
+	}
+	AGP_DEVICE_MEMBER void flush() {
+		tell(item::flush, (int64_t)sys::load64(p->control + 8));
+		report(AGP_FLUSHED);
+	}
+
 	AGP_DEVICE_MEMBER void run() {
 		uint32_t quiet = 0, busy = 0, owed = 0, status = AGP_RUNNING;
 		uint32_t credit_every = 1u << r->log_rq >> 3; // fences cost more than a batch
@@ -431,12 +457,11 @@ template <bool sketched> struct poller {
 				if (++quiet % 64 == 0) {
 					uint32_t want = command();
 					if (want == AGP_STOP) {
-						report(AGP_STOPPED);
+						stop(AGP_STOPPED);
 						return;
 					}
 					if (want == AGP_FLUSH && ready() == 0) {
-						flows.flush((int64_t)sys::load64(p->control + 8));
-						report(AGP_FLUSHED);
+						flush();
 						return;
 					}
 					if (quiet % 8192 == 0 || quiet == 64)
@@ -453,21 +478,20 @@ template <bool sketched> struct poller {
 				owed = 0;
 			}
 			if (status != AGP_RUNNING && !reset(status)) {
-				if (command() == AGP_FLUSH && status == AGP_RESET) {
-					flows.flush((int64_t)sys::load64(p->control + 8));
-					status = AGP_FLUSHED;
-				}
-				report(status);
+				if (command() == AGP_FLUSH && status == AGP_RESET)
+					flush();
+				else
+					stop(status);
 				return;
 			}
 			if (p->limit && ci >= p->limit) {
-				report(AGP_STOPPED);
+				stop(AGP_STOPPED);
 				return;
 			}
 			if (++busy % 256 == 0)
 				report(AGP_RUNNING);
 			if (busy % 32 == 0 && command() == AGP_STOP) { // the host's memory is far
-				report(AGP_STOPPED);
+				stop(AGP_STOPPED);
 				return;
 			}
 		}

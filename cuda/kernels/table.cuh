@@ -1,4 +1,4 @@
-// The flows of one ring and its record ring. One warp owns them; its lanes work together, each
+// The flows of one shard and its record ring. One warp owns them; its lanes work together, each
 // on a flow of its own. Functions of struct table are called by all lanes.
 //
 // A flow lies in one of two buckets of AGP_WAYS places each. Its tag there is never 0; a tag
@@ -9,7 +9,6 @@
 #include "flow.cuh"
 #include "summary.cuh"
 
-const int64_t second_ns = 1000000000;
 const uint32_t nowhere = 0xffffffffu;
 
 // due_at is the second at which a deadline is past.
@@ -27,24 +26,25 @@ struct staged {
 	uint32_t pad[4];
 };
 
-// sketched: the ring has sketches, agp_params.sketches says which.
+// sketched: the shard has sketches, agp_params.sketches says which.
 template <bool sketched> struct table {
 	const agp_params *p;
-	const agp_ring *r;
-	agp_stats *s; // in shared memory, written by lane 0
+	const agp_shard *r;
+	agp_shard_stats *s; // in shared memory, written by lane 0
 	staged *x;    // in shared memory, one for each lane
 	uint32_t *tags, *due;
 	agp_flow *flows;
 	agp_hist *hists;
-	uint32_t ring, mask;
+	uint32_t ring, flags, buckets; // flags of the ring
 	uint64_t head, tail; // of the record ring
 	bool full;           // found full in this batch
 
-	AGP_DEVICE_MEMBER void init(const agp_params *params, const agp_ring *of, uint32_t number, staged *room, agp_stats *stats) {
+	AGP_DEVICE_MEMBER void init(const agp_params *params, const agp_ring *in, uint32_t number, const agp_shard *of, staged *room, agp_shard_stats *stats) {
 		p = params;
 		r = of;
 		ring = number;
-		agp_ring_state *state = (agp_ring_state *)of->state;
+		flags = in->flags;
+		agp_shard_state *state = (agp_shard_state *)of->state;
 		s = stats;
 		x = room;
 		full = false;
@@ -54,12 +54,12 @@ template <bool sketched> struct table {
 		due = (uint32_t *)of->due;
 		flows = (agp_flow *)of->flows;
 		hists = (agp_hist *)of->hists;
-		mask = (1u << of->log_buckets) - 1;
+		buckets = of->buckets;
 	}
 
 	AGP_DEVICE_MEMBER static uint32_t tag(uint64_t hash) { return (uint32_t)(hash >> 24) | 1; }
-	AGP_DEVICE_MEMBER uint32_t first(uint64_t hash) const { return ((uint32_t)hash & mask) * AGP_WAYS; }
-	AGP_DEVICE_MEMBER uint32_t second(uint64_t hash) const { return ((uint32_t)(hash >> 27) * 0x9e3779b1u >> 3 & mask) * AGP_WAYS; }
+	AGP_DEVICE_MEMBER uint32_t first(uint64_t hash) const { return (uint32_t)((uint64_t)(uint32_t)hash * buckets >> 32) * AGP_WAYS; }
+	AGP_DEVICE_MEMBER uint32_t second(uint64_t hash) const { return (uint32_t)((uint64_t)((uint32_t)(hash >> 27) * 0x9e3779b1u) * buckets >> 32) * AGP_WAYS; }
 
 	// hits returns which places of the two buckets have the flow's tag.
 	AGP_DEVICE_MEMBER uint32_t hits(uint64_t hash) const {
@@ -145,7 +145,7 @@ template <bool sketched> struct table {
 			bool moved = seen != tail;
 			tail = seen;
 			if (!moved) {
-				if (!(r->flags & AGP_LOSSLESS)) {
+				if (!(flags & AGP_LOSSLESS)) {
 					full = true; // the host's memory is far: it is asked once a batch
 					return false;
 				}
@@ -326,7 +326,7 @@ template <bool sketched> struct table {
 	}
 	AGP_DEVICE_MEMBER void expire(int64_t now) {
 		uint32_t sec = now < 0 ? 0 : now / second_ns < 0xffffffff ? (uint32_t)(now / second_ns) : 0xffffffffu;
-		uint32_t n = (mask + 1) * AGP_WAYS;
+		uint32_t n = buckets * AGP_WAYS;
 		if (s->active == 0)
 			return;
 		for (uint32_t base = 0; base < n; base += AGP_LANES) {
@@ -356,7 +356,7 @@ template <bool sketched> struct table {
 	// flush ends every flow. now is the latest time of the whole input: what was due before it
 	// ends for its own reason.
 	AGP_DEVICE_MEMBER void flush(int64_t now) {
-		uint32_t n = (mask + 1) * AGP_WAYS;
+		uint32_t n = buckets * AGP_WAYS;
 		for (uint32_t base = 0; base < n; base += AGP_LANES) {
 			uint32_t at = base + warp::lane();
 			bool out = at < n && tags[at] != 0;

@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-enum { WARPS_PER_BLOCK = 4 };
+enum { WARPS_PER_BLOCK = 10 }; // at most
 
 #ifdef __CUDACC__
 
@@ -22,10 +22,8 @@ enum { WARPS_PER_BLOCK = 4 };
 // declares memory of the block inside it.
 #define AGP_KERNEL(name, type, arg) extern "C" __global__ void __launch_bounds__(32 * WARPS_PER_BLOCK, 1) name(const __grid_constant__ type arg)
 #define AGP_SHARED(type, name, count) __shared__ type name[count]
-// AGP_SHARED_LAUNCH is memory whose size the launch says: as many as the block has warps.
-#define AGP_SHARED_LAUNCH(type, name)                  \
-	extern __shared__ __align__(16) char agp_shared[]; \
-	type *const name = (type *)agp_shared
+// AGP_SHARED_LAUNCH is memory whose size the launch says, at most max bytes.
+#define AGP_SHARED_LAUNCH(name, max) extern __shared__ __align__(16) char name[]
 
 namespace warp {
 
@@ -97,6 +95,19 @@ AGP_DEVICE void release() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 
 } // namespace sys
 
+// What warps of a block tell each other in shared memory: who takes a word sees what was written
+// before it was given.
+namespace near {
+
+AGP_DEVICE uint32_t take32(const uint32_t *p) {
+	uint32_t v;
+	asm volatile("ld.acquire.cta.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+	return v;
+}
+AGP_DEVICE void give32(uint32_t *p, uint32_t v) { asm volatile("st.release.cta.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
+
+} // namespace near
+
 // words is 16 bytes, loaded and stored at once; p is a multiple of 16.
 struct words {
 	uint32_t w[4];
@@ -160,7 +171,7 @@ AGP_DEVICE void store16(void *p, words v) { *(uint4 *)p = make_uint4(v.w[0], v.w
 #else
 #include "simt.h"
 #define AGP_UNROLL
-#define AGP_SHARED_LAUNCH(type, name) AGP_SHARED(type, name, WARPS_PER_BLOCK)
+#define AGP_SHARED_LAUNCH(name, max) AGP_SHARED(char, name, max)
 #endif
 
 #endif

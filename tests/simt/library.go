@@ -142,7 +142,7 @@ func (l *Library) bytes(a cuda.Addr, n int) ([]byte, error) {
 type run struct{ done chan struct{} }
 
 // Launch implements cuda.Device.
-func (l *Library) Launch(kernel string, blocks, warps int, params []byte) (cuda.Run, error) {
+func (l *Library) Launch(kernel string, blocks, warps, _ int, params []byte) (cuda.Run, error) {
 	if blocks < 1 || warps < 1 || blocks > 1<<16 || warps > 1<<16 {
 		return nil, fmt.Errorf("%w: %s, %d blocks of %d warps", ErrGrid, kernel, blocks, warps)
 	}
@@ -183,7 +183,7 @@ func (r *run) Wait(ctx context.Context) error {
 
 // Call launches a kernel with the bytes of params, which holds no Go pointers, and waits for it.
 func Call[T any](ctx context.Context, l *Library, kernel string, blocks, warps int, params T) error {
-	r, err := l.Launch(kernel, blocks, warps, Bytes(&params))
+	r, err := l.Launch(kernel, blocks, warps, 0, Bytes(&params))
 	if err != nil {
 		return err
 	}

@@ -19,11 +19,12 @@ import (
 // (lib/run.cc), which can be built for a sanitizer. Its zero value has one ring.
 type Replay struct {
 	Rings      int
-	Warps      int // of a block
+	PerBlock   int // rings of a block
+	Shards     int // of a ring
 	LogRQ      int
 	Pitch      int // bytes of a frame that the device can see
 	Batch      int
-	LogBuckets int // of a ring's flow table
+	Buckets    int // of a shard's flow table
 	LogRecords int
 	Order      uint64 // seed of the order of lanes
 	Flow       flow.Config
@@ -42,7 +43,8 @@ type Replay struct {
 type replayHeader struct {
 	Order, Seed                                                                                      uint64
 	IdleNs, ActiveNs, LingerNs, FlushNs                                                              int64
-	Rings, LogRQ, Pitch, Batch, LogBuckets, LogRecords, Decap, Key, RingFlag, Warps, Early, Sketches uint32
+	Rings, LogRQ, Pitch, Batch, Buckets, LogRecords, Decap, Key, RingFlag, PerBlock, Early, Sketches uint32
+	Shards, _                                                                                        uint32
 }
 
 type replayFrame struct {
@@ -109,11 +111,12 @@ func (r *Replay) prepare() {
 		}
 	}
 	def(&r.Rings, 1)
-	def(&r.Warps, 1)
+	def(&r.PerBlock, 1)
+	def(&r.Shards, 1)
 	def(&r.LogRQ, 6)
 	def(&r.Pitch, 2048)
 	def(&r.Batch, 32)
-	def(&r.LogBuckets, 10)
+	def(&r.Buckets, 1024)
 	def(&r.LogRecords, 14)
 	r.parser.Decap = r.Decap
 	r.parts = packet.NewFragmentTable(8192)
@@ -122,7 +125,7 @@ func (r *Replay) prepare() {
 
 // Result of a Replay.
 type Result struct {
-	Records []string // as agp.h has them, in hexadecimal, and a sum of each ring's sketches, sorted
+	Records []string // as agp.h has them, in hexadecimal, and a sum of each shard's sketches, sorted
 	Rings   []Ring
 }
 
@@ -140,7 +143,8 @@ func (r *Replay) Run(ctx context.Context, dir string, s Sanitizer) (*Result, err
 	h.IdleNs, h.ActiveNs, h.LingerNs = orDefault(r.Flow.IdleNs, flow.DefaultIdleNs), orDefault(r.Flow.ActiveNs, flow.DefaultActiveNs), orDefault(r.Flow.LingerNs, flow.DefaultLingerNs)
 	h.FlushNs = r.nowNs
 	h.Rings, h.LogRQ, h.Pitch, h.Batch = uint32(r.Rings), uint32(r.LogRQ), uint32(r.Pitch), uint32(r.Batch)
-	h.LogBuckets, h.LogRecords, h.RingFlag, h.Warps = uint32(r.LogBuckets), uint32(r.LogRecords), relayedFlag|losslessFlag, uint32(r.Warps)
+	h.Buckets, h.LogRecords, h.RingFlag = uint32(r.Buckets), uint32(r.LogRecords), relayedFlag|losslessFlag
+	h.PerBlock, h.Shards = uint32(r.PerBlock), uint32(r.Shards)
 	h.Decap = flags(r.Decap.VXLAN, r.Decap.GRE, r.Decap.Geneve, r.Decap.GTPU)
 	h.Key = flags(r.Flow.Key.VLAN, r.Flow.Key.Tunnel)
 	h.Early, h.Sketches = flags(r.Early), r.Sketches

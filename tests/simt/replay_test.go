@@ -69,11 +69,11 @@ func TestKernelIsCleanUnderSanitizers(t *testing.T) {
 		evicts  bool
 	}{
 		{"one ring", Replay{}, 6000, false},
-		{"three rings, a small table", Replay{Rings: 3, LogBuckets: 2, LogRecords: 12, Decap: everything, Flow: flow.Config{Key: flow.KeyOptions{VLAN: true, Tunnel: true}}}, 4000, true},
-		{"two warps in a block, batches of 5", Replay{Rings: 2, Warps: 2, Batch: 5, LogRQ: 4, Flow: flow.Config{IdleNs: 2e9, ActiveNs: 5e9}}, 3000, false},
-		{"sketches of two rings, blocked", Replay{Rings: 2, Sketches: 15 | abi.SketchBlocked}, 4000, false},
-		{"sketches of a ring, published, a small table", Replay{LogBuckets: 2, Sketches: 15 | abi.SketchPublished}, 2000, true},
-		{"single packets, a small table", Replay{Batch: 1, Pitch: 128, LogBuckets: 2}, 1500, false},
+		{"three rings, a small table", Replay{Rings: 3, Buckets: 4, LogRecords: 12, Decap: everything, Flow: flow.Config{Key: flow.KeyOptions{VLAN: true, Tunnel: true}}}, 4000, true},
+		{"two rings of two shards in a block, batches of 5", Replay{Rings: 2, PerBlock: 2, Shards: 2, Batch: 5, LogRQ: 4, Flow: flow.Config{IdleNs: 2e9, ActiveNs: 5e9}}, 3000, false},
+		{"sketches of three shards, blocked", Replay{Shards: 3, Sketches: 15 | abi.SketchBlocked}, 4000, false},
+		{"sketches of a ring, published, a small table", Replay{Buckets: 4, Sketches: 15 | abi.SketchPublished}, 2000, true},
+		{"single packets, a small table", Replay{Batch: 1, Pitch: 128, Buckets: 4}, 1500, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := &c.replay

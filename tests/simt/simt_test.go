@@ -284,7 +284,7 @@ func TestAPersistentKernelTalksToTheHost(t *testing.T) {
 	in, inAt := alloc[uint64](t, l, 1)
 	out, outAt := alloc[uint64](t, l, 1)
 	atomic.StoreUint64(&in[0], 1)
-	run, err := l.Launch("echo", 1, 1, Bytes(&struct{ In, Out uint64 }{inAt, outAt}))
+	run, err := l.Launch("echo", 1, 1, 0, Bytes(&struct{ In, Out uint64 }{inAt, outAt}))
 	require.NoError(t, err)
 	ctx := deadline(t)
 	for v := uint64(1); v < 100; v++ {
@@ -317,10 +317,10 @@ func TestBadLaunches(t *testing.T) {
 		{"spin", 1, 1, 7, ErrParams},
 		{"spin", 0, 1, 8, ErrGrid},
 		{"spin", 1, -1, 8, ErrGrid},
-		{"spin", 1, 5, 8, ErrGrid}, // a block has at most 4
+		{"spin", 1, 11, 8, ErrGrid}, // a block has at most 10
 		{"spin", 1 << 20, 1, 8, ErrGrid},
 	} {
-		_, err := l.Launch(c.kernel, c.blocks, c.warps, params[:c.size])
+		_, err := l.Launch(c.kernel, c.blocks, c.warps, 0, params[:c.size])
 		require.ErrorIs(t, err, c.want, "%+v", c)
 	}
 }
@@ -349,7 +349,7 @@ func TestMemory(t *testing.T) {
 	require.NoError(t, l.Close())
 	_, err = l.Alloc(1)
 	require.ErrorIs(t, err, ErrClosed)
-	_, err = l.Launch("spin", 1, 1, make([]byte, 8))
+	_, err = l.Launch("spin", 1, 1, 0, make([]byte, 8))
 	require.ErrorIs(t, err, ErrClosed)
 	require.NoError(t, l.Close())
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math/bits"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -40,14 +39,11 @@ const (
 	DefaultRings   = 16
 	defaultLogRQ   = 12
 	defaultPitch   = 2048
-	defaultRecords = 22 // log2 of the bytes of a record ring
+	DefaultShards  = 4
+	defaultRecords = 20 // log2 of the bytes of a record ring
 	// DefaultPatience is how long a kernel may take to end.
 	DefaultPatience = 5 * time.Second
 )
-
-// logFragments are the buckets of a ring's table of first fragments: as many datagrams as the
-// reference remembers in all.
-var logFragments = uint32(bits.Len(packet.FragmentDatagrams/abi.Ways - 1))
 
 // Feeder writes into receive queues, as the relay does.
 type Feeder interface {
@@ -92,10 +88,11 @@ type Config struct {
 	Interface  string
 	Sink       pipeline.Sink
 	Rings      int
+	Shards     int    // state warps per ring, each with a part of its flows
 	LogRQ      uint8  // receive WQEs per ring, log2
 	Pitch      uint32 // bytes of a frame that the device can see
 	Batch      int    // packets that a warp takes at a time, 1 to 32
-	LogRecords uint8  // bytes of a record ring, log2
+	LogRecords uint8  // bytes of a shard's record ring, log2
 	Lossless   bool   // the device waits for the host rather than lose a record
 	Decap      packet.Decap
 	Flow       flow.Config
@@ -115,6 +112,12 @@ func (c *Config) setDefaults() error {
 	c.Flow.SetDefaults()
 	if c.Rings == 0 {
 		c.Rings = DefaultRings
+	}
+	if c.Shards == 0 {
+		c.Shards = DefaultShards
+		for c.Shards > 1 && c.Shards*c.Rings > 128*DefaultShards { // a multiprocessor has no more shared memory
+			c.Shards /= 2
+		}
 	}
 	if c.LogRQ == 0 {
 		c.LogRQ = defaultLogRQ
@@ -137,6 +140,8 @@ func (c *Config) setDefaults() error {
 	switch {
 	case c.Rings < 1 || c.Rings > MaxRings:
 		return fmt.Errorf("%w: %d rings, allowed: 1 to %d", ErrConfig, c.Rings, MaxRings)
+	case c.Shards < 1 || c.Shards > abi.Shards:
+		return fmt.Errorf("%w: %d state warps per ring, allowed: 1 to %d", ErrConfig, c.Shards, abi.Shards)
 	case c.Batch < 1 || c.Batch > abi.Lanes:
 		return fmt.Errorf("%w: batches of %d, allowed: 1 to %d", ErrConfig, c.Batch, abi.Lanes)
 	case c.Patience < 0 || c.Heartbeat < 0:
@@ -145,19 +150,6 @@ func (c *Config) setDefaults() error {
 		return fmt.Errorf("%w: record rings of 2^%d bytes, allowed: 2^12 to 2^30", ErrConfig, c.LogRecords)
 	}
 	return c.setSketches()
-}
-
-// ring is what the host has of one ring.
-type ring struct {
-	queue   mlx5.Queue
-	abi     abi.Ring
-	buf     []byte // record ring
-	head    *uint64
-	tail    *uint64
-	stats   *abi.Stats
-	seen    abi.Stats // last read
-	resets  *uint32   // how often the queue was reset; written here, read by the device
-	stopped bool      // it is in the reset state
 }
 
 // Pipeline implements pipeline.Pipeline.
@@ -238,7 +230,7 @@ func (p *Pipeline) allocate() error {
 		Control: control.Addr, Rings: rings, Count: uint32(p.cfg.Rings), Batch: uint32(p.cfg.Batch),
 		Decap: flags(d.VXLAN, d.GRE, d.Geneve, d.GTPU), Key: flags(k.VLAN, k.Tunnel),
 		IdleNs: p.cfg.Flow.IdleNs, ActiveNs: p.cfg.Flow.ActiveNs, LingerNs: p.cfg.Flow.LingerNs, Seed: flow.Seed(p.cfg.Key),
-		Sketches: p.cfg.Sketches,
+		Sketches: p.cfg.Sketches, Shards: uint32(p.cfg.Shards), PerBlock: 1,
 	}
 	if p.cfg.Port != nil {
 		p.feeder, err = p.cfg.Port(queues)
@@ -261,72 +253,11 @@ func flags(on ...bool) (f uint32) {
 	return f
 }
 
-func (p *Pipeline) newRing() (*ring, error) {
-	c := &p.cfg
-	layout := mlx5.Layout{LogRQ: c.LogRQ, LogCQ: c.LogRQ + 1, Pitch: c.Pitch} // as many again for time
-	if err := layout.Check(); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
-	}
-	r := &ring{}
-	o := layout.Offsets()
-	queue, err := p.mem.mapped(int(o.Size))
-	if err != nil {
-		return nil, err
-	}
-	if r.queue, err = layout.View(queue.Bytes); err != nil {
-		return nil, err
-	}
-	r.queue.Addr = uint64(queue.Addr) + o.Payload
-	r.queue.Init()
-	const line = mlx5.LineSize
-	shared, err := p.mem.mapped(3*line + len(bytesOf(&abi.Stats{})) + 1<<c.LogRecords)
-	if err != nil {
-		return nil, err
-	}
-	m := shared.Bytes
-	r.head, r.tail, r.resets = at[uint64](m), at[uint64](m[line:]), at[uint32](m[2*line:])
-	r.buf, m = m[3*line:3*line+1<<c.LogRecords], m[3*line+1<<c.LogRecords:]
-	r.stats = at[abi.Stats](m)
-
-	logBuckets := uint32(0)
-	for places := 0; places*p.cfg.Rings < 2*c.Flow.MaxFlows; places = abi.Ways << logBuckets {
-		logBuckets++
-	}
-	places := abi.Ways << logBuckets
-	r.abi = abi.Ring{
-		CQ: queue.Addr, CQDB: queue.Addr + Addr(o.CQDB), RQDB: queue.Addr + Addr(o.RQDB), Payload: queue.Addr + Addr(o.Payload),
-		LogCQ: uint32(layout.LogCQ), LogRQ: uint32(layout.LogRQ), Pitch: layout.Pitch, Flags: abi.FlagRelay,
-		Stats: shared.Addr + 3*line + 1<<c.LogRecords, Resets: shared.Addr + 2*line,
-		LogFragments: logFragments, LogBuckets: logBuckets,
-		Out: abi.Out{Buf: shared.Addr + 3*line, Head: shared.Addr, Tail: shared.Addr + line, LogSize: uint32(c.LogRecords)},
-	}
-	if c.Port != nil {
-		r.abi.Flags = 0
-	}
-	if c.Lossless {
-		r.abi.Flags |= abi.FlagLossless
-	}
-	for _, part := range []struct {
-		at   *Addr
-		size int
-	}{
-		{&r.abi.Fragments, len(bytesOf(&abi.Fragment{})) * 8 << logFragments},
-		{&r.abi.Tags, 4 * places}, {&r.abi.Due, 4 * places},
-		{&r.abi.Flows, len(bytesOf(&abi.Flow{})) * places}, {&r.abi.Hists, len(bytesOf(&abi.Hist{})) * places},
-		{&r.abi.State, len(bytesOf(&abi.RingState{}))},
-	} {
-		if *part.at, err = p.mem.alloc(part.size); err != nil {
-			return nil, err
-		}
-	}
-	r.abi.Sketches, err = p.newSketches()
-	return r, err
-}
-
-// launch starts the kernel. There is one warp per block, so that each ring has a multiprocessor
-// of its own as long as there are enough.
+// launch starts the kernel. There is one ring per block, so that each has a multiprocessor of its
+// own as long as there are enough.
 func (p *Pipeline) launch() (Run, error) {
-	run, err := p.cfg.Device.Launch(p.kernel(), p.cfg.Rings, 1, bytesOf(&p.params))
+	warps, shared := Block(1, p.cfg.Shards)
+	run, err := p.cfg.Device.Launch(p.kernel(), p.cfg.Rings, warps, shared, bytesOf(&p.params))
 	if err == nil {
 		p.run = run
 	}
@@ -518,7 +449,12 @@ func (p *Pipeline) read() {
 	}
 }
 
-func (r *ring) read() { readStats(r.stats, &r.seen) }
+func (r *ring) read() {
+	readStats(r.stats, &r.seen)
+	for _, d := range r.shards {
+		readStats(d.stats, &d.seen)
+	}
+}
 
 // check looks after the rings that something has happened to, and says what is wrong with them.
 func (p *Pipeline) check() error {
@@ -560,17 +496,19 @@ func (p *Pipeline) collect() (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i, r := range p.rings {
-		tail, head := *r.tail, atomic.LoadUint64(r.head)
-		mask := uint64(len(r.buf) - 1)
-		for tail != head {
-			m := r.buf[tail&mask:]
-			h := at[abi.Record](m)
-			tail += uint64(h.Size)
-			if h.Kind == abi.RecordFlow {
-				p.take(i, h, m[64:h.Size])
-				n++
+		for _, d := range r.shards {
+			tail, head := *d.tail, atomic.LoadUint64(d.head)
+			mask := uint64(len(d.buf) - 1)
+			for tail != head {
+				m := d.buf[tail&mask:]
+				h := at[abi.Record](m)
+				tail += uint64(h.Size)
+				if h.Kind == abi.RecordFlow {
+					p.take(i, h, m[64:h.Size])
+					n++
+				}
+				atomic.StoreUint64(d.tail, tail)
 			}
-			atomic.StoreUint64(r.tail, tail)
 		}
 	}
 	return n
@@ -605,17 +543,19 @@ func (p *Pipeline) Snapshot(s *telemetry.Snapshot) {
 		st := &r.seen
 		s.TimeNs = max(s.TimeNs, int64(st.ClockNs))
 		e.PacketsSeen += st.Frames
-		e.FlowsActive += st.Active
-		e.TimeSteps += st.TimeSteps
+		var lost uint64
+		for _, d := range r.shards {
+			e.FlowsActive += d.seen.Active
+			e.TimeSteps += d.seen.TimeSteps
+			lost += d.seen.LostPackets
+		}
 		row := telemetry.QueueRow{Queue: uint16(i), Packets: st.Drops[packet.OK], Bytes: st.Bytes, Drops: map[string]uint64{}, Depth: -1}
 		for v, n := range st.Drops {
 			if n > 0 && packet.Verdict(v) != packet.OK {
 				row.Drops[packet.Verdict(v).String()] = n
 			}
 		}
-		if st.LostPackets > 0 {
-			row.Drops["record_ring_full"] = st.LostPackets
-		}
+		count(row.Drops, "record_ring_full", lost)
 		for reason, n := range row.Drops {
 			e.Drops[reason] += n
 		}

@@ -49,7 +49,7 @@ func reference(t *testing.T, path string) ([]string, telemetry.Snapshot) {
 	return l.sorted(), s
 }
 
-// TestEveryCaptureGivesTheRecordsOfTheReference: byte for byte, for any number of rings.
+// TestEveryCaptureGivesTheRecordsOfTheReference: byte for byte, for any number of rings and shards.
 func TestEveryCaptureGivesTheRecordsOfTheReference(t *testing.T) {
 	dev := simt.Device(t)
 	for i, path := range testcap.All(t) {
@@ -61,7 +61,7 @@ func TestEveryCaptureGivesTheRecordsOfTheReference(t *testing.T) {
 			defer src.Close()
 			l := &lines{}
 			rings := []int{1, 2, 3, 5, 16}[i%5]
-			p, err := cuda.New(cuda.Config{Patience: 2 * time.Minute, Device: dev, Source: src, Sink: l, Rings: rings, LogRQ: 8, Pitch: 2048, LogRecords: 16, Lossless: true, Flow: flow.Config{MaxFlows: 1 << 16}, Batch: []int{32, 1, 7}[i%3]})
+			p, err := cuda.New(cuda.Config{Patience: 2 * time.Minute, Device: dev, Source: src, Sink: l, Rings: rings, Shards: []int{1, 2, 4, 3}[i%4], LogRQ: 8, Pitch: 2048, LogRecords: 16, Lossless: true, Flow: flow.Config{MaxFlows: 1 << 16}, Batch: []int{32, 1, 7}[i%3]})
 			require.NoError(t, err)
 			defer func() { require.NoError(t, p.Close()) }()
 			_ = p.Run(context.Background())
@@ -120,7 +120,7 @@ func TestHandoverLosesNothing(t *testing.T) {
 			assert.NoError(t, err)
 			gaps = append(gaps, gap)
 		}}
-		p, err = cuda.New(cuda.Config{Patience: 2 * time.Minute, Device: simt.Device(t), Source: in, Sink: l, Rings: 3, LogRQ: 9, Pitch: 2048, LogRecords: 14, Lossless: true, Flow: flow.Config{MaxFlows: 1 << 14}})
+		p, err = cuda.New(cuda.Config{Patience: 2 * time.Minute, Device: simt.Device(t), Source: in, Sink: l, Rings: 3, Shards: 2, LogRQ: 9, Pitch: 2048, LogRecords: 14, Lossless: true, Flow: flow.Config{MaxFlows: 1 << 14}})
 		require.NoError(t, err)
 		require.NoError(t, p.Run(context.Background()))
 		require.Equal(t, want, l.sorted(), name)

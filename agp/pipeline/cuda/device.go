@@ -23,9 +23,9 @@ type Device interface {
 	// kernel that runs.
 	Write(a Addr, p []byte) error
 	Read(p []byte, a Addr) error
-	// Launch starts a kernel of blocks times warps warps. params are the bytes of its only
-	// argument.
-	Launch(kernel string, blocks, warps int, params []byte) (Run, error)
+	// Launch starts a kernel of blocks times warps warps, with so many bytes of shared memory for
+	// each block. params are the bytes of its only argument.
+	Launch(kernel string, blocks, warps, shared int, params []byte) (Run, error)
 	// Close gives back everything. No kernel may run.
 	Close() error
 }

@@ -63,7 +63,7 @@ func (g *GPU) load(d *cuda.Device, code []byte) (err error) {
 			f.stream, err = g.ctx.NewStream()
 		}
 		if servesRings(name) && err == nil {
-			err = f.SetShared(maxWarps * abi.Scratch)
+			err = f.SetShared(abi.BlockScratch)
 		}
 		if err != nil {
 			return err
@@ -81,7 +81,6 @@ func servesRings(kernel string) bool { return kernel == ringsKernel || kernel ==
 const (
 	ringsKernel    = "agp_rings"
 	sketchedKernel = "agp_rings_sketched" // the same with sketches of all traffic
-	maxWarps       = 4                    // of a block
 )
 
 // Info says which GPU it is.
@@ -135,16 +134,13 @@ func (g *GPU) Write(a Addr, p []byte) error { return g.ctx.CopyToDevice(cuda.Dev
 func (g *GPU) Read(p []byte, a Addr) error { return g.ctx.CopyFromDevice(p, cuda.DevicePtr(a)) }
 
 // Launch implements Device.
-func (g *GPU) Launch(kernel string, blocks, warps int, params []byte) (Run, error) {
+func (g *GPU) Launch(kernel string, blocks, warps, shared int, params []byte) (Run, error) {
 	f, ok := g.funcs[kernel]
 	if !ok {
 		return nil, fmt.Errorf("%w: no kernel %s", cuda.ErrArgument, kernel)
 	}
 	// Cooperative: a ring whose warp does not run would wait for ever.
-	l := cuda.Launch{Grid: cuda.Dim{X: blocks}, Block: cuda.Dim{X: 32 * warps}, Persistent: true}
-	if servesRings(kernel) {
-		l.Cooperative, l.SharedBytes = true, warps*abi.Scratch
-	}
+	l := cuda.Launch{Grid: cuda.Dim{X: blocks}, Block: cuda.Dim{X: 32 * warps}, SharedBytes: shared, Persistent: true, Cooperative: servesRings(kernel)}
 	if err := f.stream.Launch(f.Function, l, cuda.Bytes(params)); err != nil {
 		return nil, err
 	}

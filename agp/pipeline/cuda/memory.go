@@ -64,12 +64,15 @@ func at[T any](m []byte) *T {
 	return (*T)(unsafe.Pointer(unsafe.SliceData(m)))
 }
 
-// readStats copies what the device says of a ring, as of one moment. A kernel that has died
-// while it wrote leaves what was read before.
-func readStats(shared *abi.Stats, to *abi.Stats) {
-	const words, tries = int(unsafe.Sizeof(abi.Stats{}) / 8), 10_000 // the device writes for some microseconds
-	from := (*[words]uint64)(unsafe.Pointer(shared))
-	var read [words]uint64
+// counters begin with a version that is odd while the device writes them.
+type counters interface{ abi.Stats | abi.ShardStats }
+
+// readStats copies what the device says of a ring or a shard, as of one moment. A kernel that has
+// died while it wrote leaves what was read before.
+func readStats[T counters](shared, to *T) {
+	const tries = 10_000 // the device writes for some microseconds
+	var read T
+	from, words := unsafe.Slice((*uint64)(unsafe.Pointer(shared)), unsafe.Sizeof(*to)/8), unsafe.Slice((*uint64)(unsafe.Pointer(&read)), unsafe.Sizeof(*to)/8)
 	for range tries {
 		version := atomic.LoadUint64(&from[0])
 		if version%2 != 0 {
@@ -77,10 +80,10 @@ func readStats(shared *abi.Stats, to *abi.Stats) {
 			continue
 		}
 		for i := range from {
-			read[i] = atomic.LoadUint64(&from[i])
+			words[i] = atomic.LoadUint64(&from[i])
 		}
 		if atomic.LoadUint64(&from[0]) == version {
-			*to = *(*abi.Stats)(unsafe.Pointer(&read))
+			*to = read
 			return
 		}
 	}

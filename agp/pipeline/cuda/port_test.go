@@ -96,7 +96,7 @@ func through(t *testing.T, c model.Config, f map[model.Fault]float64, prof model
 	feed := &port{traffic: traffic, still: c.Compression != model.CompressNone}
 	l := &lines{}
 	p, err := cuda.New(cuda.Config{
-		Patience: 2 * time.Minute, Device: simt.Device(t), Sink: l, Rings: rings, LogRQ: 6, LogRecords: 16, Lossless: true, Flow: flow.Config{MaxFlows: 1 << 14},
+		Patience: 2 * time.Minute, Device: simt.Device(t), Sink: l, Rings: rings, Shards: 2, LogRQ: 6, LogRecords: 16, Lossless: true, Flow: flow.Config{MaxFlows: 1 << 14},
 		Port: func(queues []mlx5.Queue) (cuda.Feeder, error) {
 			c.Memory = queues
 			nic, err := model.New(c)

@@ -31,9 +31,9 @@ const (
 	readPatience = time.Second
 )
 
-// sketchReader is memory for what is read of a ring's sketches.
+// sketchReader is memory for what is read of a shard's sketches.
 type sketchReader struct {
-	table Addr // abi.QuantileTable, of all rings
+	table Addr // abi.QuantileTable, of all shards
 	raw   *abi.Summary
 	part  *summary.Summary
 }
@@ -77,7 +77,7 @@ func (p *Pipeline) write(b []byte) (Addr, error) {
 	return a, p.cfg.Device.Write(a, b)
 }
 
-// newSketches allocates the sketches of one ring; 0 if there are none.
+// newSketches allocates the sketches of one shard; 0 if there are none.
 func (p *Pipeline) newSketches() (Addr, error) {
 	if p.cfg.Sketches == 0 {
 		return 0, nil
@@ -129,11 +129,13 @@ func (p *Pipeline) sketchRows(s *telemetry.Snapshot) {
 	if p.cfg.Sketches != 0 {
 		all, err := summary.NewSummary(p.cfg.Key)
 		for _, r := range p.rings {
-			if err == nil {
-				err = p.readSummary(r)
-			}
-			if err == nil {
-				err = all.Merge(p.reads.part)
+			for _, d := range r.shards {
+				if err == nil {
+					err = p.readSummary(d)
+				}
+				if err == nil {
+					err = all.Merge(p.reads.part)
+				}
 			}
 		}
 		if err != nil { // a snapshot without sketches rather than none
@@ -148,14 +150,14 @@ func (p *Pipeline) sketchRows(s *telemetry.Snapshot) {
 		summary.QuantileRow("tcp_handshake_ns", p.sum.Handshake, 0, serialize))
 }
 
-// readSummary reads what a snapshot shows of a ring: the last whole window if there is one. The
+// readSummary reads what a snapshot shows of a shard: the last whole window if there is one. The
 // device goes on meanwhile: counters may miss what it adds, but nothing is read that it moves.
-func (p *Pipeline) readSummary(r *ring) error {
+func (p *Pipeline) readSummary(d *shard) error {
 	raw := p.reads.raw
 	for began, pause := time.Now(), readPause; time.Since(began) < readPatience; time.Sleep(pause) {
 		pause = min(2*pause, maxReadPause)
 		var before, after abi.Sketches
-		if err := p.cfg.Device.Read(bytesOf(&before), r.abi.Sketches); err != nil {
+		if err := p.cfg.Device.Read(bytesOf(&before), d.abi.Sketches); err != nil {
 			return err
 		}
 		at := before.Summary[before.Now]
@@ -179,7 +181,7 @@ func (p *Pipeline) readSummary(r *ring) error {
 		if err := p.heads(at, &again); err != nil {
 			return err
 		}
-		if err := p.cfg.Device.Read(bytesOf(&after), r.abi.Sketches); err != nil {
+		if err := p.cfg.Device.Read(bytesOf(&after), d.abi.Sketches); err != nil {
 			return err
 		}
 		steady := before.Now == after.Now
@@ -223,9 +225,9 @@ func loadSummary(s *summary.Summary, raw *abi.Summary) error {
 	return err
 }
 
-// Features reads the per-flow histograms of one ring; nil if there are none. They are whole once
-// Run has returned.
-func (p *Pipeline) Features(ring int) (summary.Features, error) {
+// Features reads the per-flow histograms of one shard of a ring; nil if there are none. They are
+// whole once Run has returned.
+func (p *Pipeline) Features(ring, shard int) (summary.Features, error) {
 	if p.cfg.Sketches&featureSketches == 0 {
 		return nil, nil
 	}
@@ -234,7 +236,7 @@ func (p *Pipeline) Features(ring int) (summary.Features, error) {
 		return nil, err
 	}
 	var s abi.Sketches
-	if err := p.cfg.Device.Read(bytesOf(&s), p.rings[ring].abi.Sketches); err != nil {
+	if err := p.cfg.Device.Read(bytesOf(&s), p.rings[ring].shards[shard].abi.Sketches); err != nil {
 		return nil, err
 	}
 	switch f := f.(type) {

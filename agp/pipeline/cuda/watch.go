@@ -37,14 +37,14 @@ type watch struct {
 	longest atomic.Int64 // ns of silence of any ring
 }
 
-// beat is the sign of life that was last seen of a ring.
+// beat is the sign of life that was last seen of a warp.
 type beat struct {
 	count  uint64
 	silent time.Duration
 }
 
 func newWatch(p *Pipeline) *watch {
-	w := &watch{p: p, beats: make([]beat, len(p.rings)), at: time.Now()}
+	w := &watch{p: p, beats: make([]beat, len(p.rings)*(1+p.cfg.Shards)), at: time.Now()}
 	w.most = time.Duration(float64(uint64(1)<<p.cfg.LogRecords) / fillRate * float64(time.Second))
 	w.most = max(leastPause, min(w.most, mostPause))
 	return w
@@ -90,38 +90,46 @@ func (w *watch) setPause(fill float64) {
 func (p *Pipeline) fill() float64 {
 	most := uint64(0)
 	for _, r := range p.rings {
-		most = max(most, atomic.LoadUint64(r.head)-*r.tail)
+		for _, d := range r.shards {
+			most = max(most, atomic.LoadUint64(d.head)-*d.tail)
+		}
 	}
 	return float64(most) / float64(uint64(1)<<p.cfg.LogRecords)
 }
 
-// look finds a ring that shows no life.
+// look finds a warp that shows no life.
 func (w *watch) look() error {
-	limit := w.p.cfg.Heartbeat
-	passed := min(w.passed, limit/silentShare)
 	for i, r := range w.p.rings {
-		b := &w.beats[i]
-		if count, waits := r.life(); count != b.count || waits {
-			b.count, b.silent = count, 0
-			continue
+		beats := w.beats[i*(1+len(r.shards)):]
+		lossless := r.abi.Flags&abi.FlagLossless != 0
+		waits := false // for the host to take records
+		for k, d := range r.shards {
+			head := atomic.LoadUint64(d.head)
+			full := lossless && head-*d.tail+abi.MaxRecord > uint64(len(d.buf))
+			waits = waits || full
+			if w.late(&beats[1+k], atomic.LoadUint64(&d.stats.Heartbeat)+head, full) {
+				return w.p.hung(i)
+			}
 		}
-		b.silent += passed
-		if int64(b.silent) > w.longest.Load() {
-			w.longest.Store(int64(b.silent))
-		}
-		if b.silent > limit {
+		if w.late(&beats[0], atomic.LoadUint64(&r.stats.Heartbeat), waits) {
 			return w.p.hung(i)
 		}
 	}
 	return nil
 }
 
-// life is a number that changes while the ring's warps live. waits: they wait for the host to
-// take records.
-func (r *ring) life() (count uint64, waits bool) {
-	head := atomic.LoadUint64(r.head)
-	full := head-*r.tail+abi.MaxRecord > uint64(len(r.buf))
-	return atomic.LoadUint64(&r.stats.Heartbeat) + head, full && r.abi.Flags&abi.FlagLossless != 0
+// late says whether a warp was silent for too long. count changes while it lives; it may not if it
+// waits.
+func (w *watch) late(b *beat, count uint64, waits bool) bool {
+	if count != b.count || waits {
+		b.count, b.silent = count, 0
+		return false
+	}
+	b.silent += min(w.passed, w.p.cfg.Heartbeat/silentShare)
+	if int64(b.silent) > w.longest.Load() {
+		w.longest.Store(int64(b.silent))
+	}
+	return b.silent > w.p.cfg.Heartbeat
 }
 
 // hung is the error of a ring without heartbeat.

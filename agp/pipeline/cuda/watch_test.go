@@ -30,6 +30,7 @@ type played struct {
 	memory  func(a Addr, n int) []byte
 	control *abi.Control
 	rings   []abi.Ring
+	shards  [][]*abi.ShardStats
 	stats   []*abi.Stats
 }
 
@@ -44,6 +45,9 @@ func (k *played) beat(i int, status uint32, frames uint64) {
 	atomic.StoreUint64(&s.Frames, frames)
 	atomic.StoreUint64(&s.Drops[packet.OK], frames)
 	atomic.AddUint64(&s.Version, 1)
+	for _, d := range k.shards[i] {
+		atomic.AddUint64(&d.Heartbeat, 1)
+	}
 }
 
 // alive beats all rings but some until there is another command, and returns that.
@@ -72,6 +76,11 @@ func playing(t testing.TB, kernels ...kernel) *GPU {
 		k.rings = unsafe.Slice(at[abi.Ring](k.memory(p.Rings, int(p.Count)*int(unsafe.Sizeof(abi.Ring{})))), p.Count)
 		for i := range k.rings {
 			k.stats = append(k.stats, at[abi.Stats](k.memory(k.rings[i].Stats, int(unsafe.Sizeof(abi.Stats{})))))
+			var shards []*abi.ShardStats
+			for _, d := range unsafe.Slice(at[abi.Shard](k.memory(k.rings[i].Shards, int(p.Shards)*int(unsafe.Sizeof(abi.Shard{})))), p.Shards) {
+				shards = append(shards, at[abi.ShardStats](k.memory(d.Stats, int(unsafe.Sizeof(abi.ShardStats{})))))
+			}
+			k.shards = append(k.shards, shards)
 		}
 		return now(k)
 	}}
@@ -129,7 +138,7 @@ func (nothing) Alert(*telemetry.Alert)   {}
 func pipelineOf(t testing.TB, d Device, f Feeder, change func(*Config)) *Pipeline {
 	t.Helper()
 	c := Config{
-		Device: d, Sink: nothing{}, Rings: 4, LogRQ: 4, Pitch: 256, LogRecords: 14, Flow: flow.Config{MaxFlows: 64},
+		Device: d, Sink: nothing{}, Rings: 4, Shards: 2, LogRQ: 4, Pitch: 256, LogRecords: 14, Flow: flow.Config{MaxFlows: 64},
 		Port:     func([]mlx5.Queue) (Feeder, error) { return f, nil },
 		Patience: 500 * time.Millisecond, Heartbeat: 300 * time.Millisecond,
 	}
@@ -261,9 +270,11 @@ func TestAHostThatWasAwayBlamesNoRing(t *testing.T) {
 	for range silentShare - 1 { // an hour each
 		require.NoError(t, turn(time.Hour))
 	}
-	atomic.StoreUint64(&p.rings[0].stats.Heartbeat, 1)
-	for i := range p.rings[1:] {
-		atomic.StoreUint64(&p.rings[i+1].stats.Heartbeat, 1)
+	for _, r := range p.rings {
+		atomic.StoreUint64(&r.stats.Heartbeat, 1)
+		for _, d := range r.shards {
+			atomic.StoreUint64(&d.stats.Heartbeat, 1)
+		}
 	}
 	for range silentShare + 1 {
 		require.NoError(t, turn(time.Hour))
@@ -271,16 +282,20 @@ func TestAHostThatWasAwayBlamesNoRing(t *testing.T) {
 	require.ErrorIs(t, turn(time.Hour), ErrHung)
 
 	w = newWatch(p)
-	wait := func(r *ring, n uint64) { *r.head, *r.tail = *r.head+n, *r.head }
+	wait := func(d *shard, n uint64) { *d.head, *d.tail = *d.head+n, *d.head }
 	for range 10 * silentShare {
 		for _, r := range p.rings {
-			wait(r, uint64(len(r.buf)))
+			for _, d := range r.shards {
+				wait(d, uint64(len(d.buf)))
+			}
 		}
 		w.passed = time.Hour
 		require.NoError(t, w.look())
 	}
 	for _, r := range p.rings {
-		*r.tail = *r.head
+		for _, d := range r.shards {
+			*d.tail = *d.head
+		}
 	}
 	require.NoError(t, p.Close())
 }
@@ -413,14 +428,15 @@ func byHand(t testing.TB, rings int, logRecords uint8) *Pipeline {
 // put writes n records of a flow with a packet into a record ring.
 func (r *ring) put(n int) {
 	const size = 64 + 448
-	head := *r.head
+	d := r.shards[0]
+	head := *d.head
 	for range n {
-		b := r.buf[head&uint64(len(r.buf)-1):][:size]
+		b := d.buf[head&uint64(len(d.buf)-1):][:size]
 		binary.LittleEndian.PutUint32(b, size)
 		b[6] = abi.RecordFlow
 		head += size
 	}
-	atomic.StoreUint64(r.head, head)
+	atomic.StoreUint64(d.head, head)
 }
 
 // TestAnIdleHostLooksSeldom: the pause grows to its most while nothing comes, is short at once

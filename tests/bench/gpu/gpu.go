@@ -17,7 +17,8 @@ import (
 
 // Test is one measurement.
 type Test struct {
-	Rings, Warps int    // warps per block
+	Rings, Warps int    // rings per block
+	Shards       int    // state warps per ring
 	Feeders      int    // warps of the NIC model per ring
 	Flows        int    // per ring
 	NewPer1024   int    // packets in 1024 that are the first of a flow
@@ -31,6 +32,9 @@ type Result struct {
 	Seconds             float64
 	Sent, Seen, Started uint64 // packets, packets in flows, flows
 	Records, Lost       uint64 // written and for which there was no room
+	// Cycles of a batch by stage, see abi.Stats and abi.ShardStats, and packets of a state warp's.
+	Receive, State [abi.Stages]float64
+	StatePackets   float64
 }
 
 func bytesOf[T any](v *T) []byte { return unsafe.Slice((*byte)(unsafe.Pointer(v)), unsafe.Sizeof(*v)) }
@@ -72,35 +76,46 @@ func Measure(g cuda.Device, t Test) (res Result, err error) {
 	m := &memory{g: g}
 	defer m.free()
 	const logRecords, pitch = 22, 128
-	logRQ, logBuckets := uint32(12), uint32(1)
+	logRQ := uint32(12)
 	if t.Prefill {
 		for logRQ = 12; 1<<logRQ < t.Packets; logRQ++ {
 		}
 	}
-	for 8<<logBuckets < 2*t.Flows {
-		logBuckets++
-	}
-	places := 8 << logBuckets
+	buckets := (t.Flows/t.Shards*3/2+64)/abi.Ways + 1
+	places := buckets * abi.Ways
 	control, nicControl, sent := m.mapped(64), m.mapped(64), m.mapped(8*t.Rings)
 	var table []byte
 	stats := make([]*abi.Stats, t.Rings)
+	var shardStats []*abi.ShardStats
 	for i := range t.Rings {
 		db := m.alloc(4096)
 		cq := m.alloc(64 << (logRQ + 1))
 		shared := m.mapped(4096 + 8192)
 		stats[i] = (*abi.Stats)(unsafe.Pointer(&shared.Bytes[4096]))
+		var shards []byte
+		for range t.Shards {
+			own := m.mapped(4096)
+			shardStats = append(shardStats, (*abi.ShardStats)(unsafe.Pointer(&own.Bytes[1024])))
+			d := abi.Shard{
+				Tags: m.alloc(4 * places), Due: m.alloc(4 * places), Flows: m.alloc(448 * places), Hists: m.alloc(640 * places),
+				State: m.alloc(int(unsafe.Sizeof(abi.ShardState{}))), Stats: own.Addr + 1024, Buckets: uint32(buckets),
+				Out: abi.Out{Buf: m.alloc(1 << logRecords), Head: own.Addr, Tail: own.Addr + 128, LogSize: logRecords},
+			}
+			shards = append(shards, bytesOf(&d)...)
+		}
 		r := abi.Ring{
 			CQ: cq, CQDB: db, RQDB: db + 128, Payload: m.alloc(pitch << logRQ),
 			LogCQ: logRQ + 1, LogRQ: logRQ, Pitch: pitch,
-			Fragments: m.alloc(56 * 8 << 7), Tags: m.alloc(4 * places), Due: m.alloc(4 * places), Flows: m.alloc(448 * places), Hists: m.alloc(640 * places),
-			State: m.alloc(int(unsafe.Sizeof(abi.RingState{}))), Stats: shared.Addr + 4096, Resets: shared.Addr + 256,
-			LogFragments: 7, LogBuckets: logBuckets,
-			Out: abi.Out{Buf: m.alloc(1 << logRecords), Head: shared.Addr, Tail: shared.Addr + 128, LogSize: logRecords},
+			Fragments: m.alloc(56 * 8 << 7), State: m.alloc(int(unsafe.Sizeof(abi.RingState{}))), Stats: shared.Addr + 4096, Resets: shared.Addr + 256,
+			Shards: m.alloc(len(shards)), LogFragments: 7,
 		}
 		if m.err != nil {
 			return res, m.err
 		}
 		table = append(table, bytesOf(&r)...)
+		if err := g.Write(r.Shards, shards); err != nil {
+			return res, err
+		}
 		if err := g.Write(cq, bytes.Repeat([]byte{0xff}, 64<<(logRQ+1))); err != nil {
 			return res, err
 		}
@@ -119,7 +134,7 @@ func Measure(g cuda.Device, t Test) (res Result, err error) {
 	}
 	params := abi.Params{
 		Control: control.Addr, Rings: rings, Count: uint32(t.Rings), Batch: 32, IdleNs: 60e9, ActiveNs: 300e9, LingerNs: 10e9,
-		Seed: 12345, Limit: t.Packets,
+		Seed: 12345, Limit: t.Packets, Shards: uint32(t.Shards), PerBlock: uint32(t.Warps),
 	}
 	feeders := max(t.Feeders, 4)
 	nic := abi.NIC{
@@ -130,7 +145,7 @@ func Measure(g cuda.Device, t Test) (res Result, err error) {
 	defer cancel()
 	if t.Prefill {
 		nic.Prefill = 1
-		run, err := g.Launch("agp_nic_send", t.Rings*feeders, 1, bytesOf(&nic))
+		run, err := g.Launch("agp_nic_send", t.Rings*feeders, 1, 0, bytesOf(&nic))
 		if err == nil {
 			err = run.Wait(ctx)
 		}
@@ -139,12 +154,13 @@ func Measure(g cuda.Device, t Test) (res Result, err error) {
 		}
 	}
 	begin := time.Now()
-	consumer, err := g.Launch("agp_rings", (t.Rings+t.Warps-1)/t.Warps, t.Warps, bytesOf(&params))
+	warps, sharedBytes := cuda.Block(t.Warps, t.Shards)
+	consumer, err := g.Launch("agp_rings", (t.Rings+t.Warps-1)/t.Warps, warps, sharedBytes, bytesOf(&params))
 	if err != nil {
 		return res, err
 	}
 	if !t.Prefill {
-		producer, err := g.Launch("agp_nic_send", t.Rings*feeders/4, 4, bytesOf(&nic))
+		producer, err := g.Launch("agp_nic_send", t.Rings*feeders/4, 4, 0, bytesOf(&nic))
 		if err != nil {
 			return res, err
 		}
@@ -159,9 +175,18 @@ func Measure(g cuda.Device, t Test) (res Result, err error) {
 	res = Result{Seconds: time.Since(begin).Seconds(), Sent: t.Packets * uint64(t.Rings)}
 	for _, s := range stats {
 		res.Seen += s.Drops[0]
+		for i := range res.Receive {
+			res.Receive[i] += float64(s.Cycles[i]) / float64(max(s.Timed, 1)) / float64(len(stats))
+		}
+	}
+	for _, s := range shardStats {
 		res.Started += s.Started
 		res.Records += s.Records
 		res.Lost += s.LostRecords
+		for i := range res.State {
+			res.State[i] += float64(s.Cycles[i]) / float64(max(s.Timed, 1)) / float64(len(shardStats))
+		}
+		res.StatePackets += float64(s.TimedPackets) / float64(max(s.Timed, 1)) / float64(len(shardStats))
 	}
 	return res, nil
 }

@@ -12,9 +12,9 @@ import (
 func TestNICModelOnTheDeviceFeedsItsRings(t *testing.T) {
 	dev := simt.Device(t)
 	for name, c := range map[string]Test{
-		"prefilled":                {Rings: 2, Warps: 1, Flows: 100, Prefill: true, Packets: 1 << 12, FrameLen: 60},
-		"producer kernel":          {Rings: 3, Warps: 2, Feeders: 4, Flows: 1000, Packets: 1 << 15, FrameLen: 60},
-		"new flows, longer frames": {Rings: 1, Warps: 1, Feeders: 4, Flows: 64, NewPer1024: 100, Packets: 1 << 14, FrameLen: 124},
+		"prefilled":                {Rings: 2, Warps: 1, Shards: 1, Flows: 100, Prefill: true, Packets: 1 << 12, FrameLen: 60},
+		"producer kernel":          {Rings: 3, Warps: 2, Shards: 2, Feeders: 4, Flows: 1000, Packets: 1 << 15, FrameLen: 60},
+		"new flows, longer frames": {Rings: 1, Warps: 1, Shards: 3, Feeders: 4, Flows: 64, NewPer1024: 100, Packets: 1 << 14, FrameLen: 124},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, err := Measure(dev, c)

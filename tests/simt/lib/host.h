@@ -23,9 +23,10 @@ typedef struct {
 	uint64_t order; // seed of the lanes' order
 	uint64_t seed;  // of the flows' hash
 	int64_t idle_ns, active_ns, linger_ns, flush_ns;
-	uint32_t rings, log_rq, pitch, batch, log_buckets, log_records, decap, key, flags, warps;
+	uint32_t rings, log_rq, pitch, batch, buckets, log_records, decap, key, flags, per_block;
 	uint32_t early; // a fault of the host: completions before their payload
 	uint32_t sketches; // AGP_SKETCH_*
+	uint32_t shards;
 } run_config;
 
 typedef struct {
@@ -54,8 +55,7 @@ static void fail(const char *what) {
 struct host_ring {
 	agp_ring *dev;
 	uint64_t cq, wq; // entries written
-	uint64_t tail;
-	uint8_t *covered; // whether a slot has bytes that may not be read
+	uint64_t tail[AGP_SHARDS];
 
 	// room reports whether an entry can be written, with a slot or without.
 	bool room(bool slot) const {
@@ -98,12 +98,13 @@ struct host_ring {
 		cq++;
 	}
 
-	// take prints the records that are there and returns their number.
-	int take() {
+	// take prints the records of a shard that are there and returns their number.
+	int take(uint32_t shard) {
 		int n = 0;
-		uint64_t head = __atomic_load_n((uint64_t *)dev->out.head, __ATOMIC_ACQUIRE), mask = (1ull << dev->out.log_size) - 1;
-		for (; tail != head; n++) {
-			const uint8_t *p = (const uint8_t *)dev->out.buf + (tail & mask);
+		const agp_out &out = ((const agp_shard *)dev->shards)[shard].out;
+		uint64_t head = __atomic_load_n((uint64_t *)out.head, __ATOMIC_ACQUIRE), mask = (1ull << out.log_size) - 1;
+		for (uint64_t &at = tail[shard]; at != head; n++) {
+			const uint8_t *p = (const uint8_t *)out.buf + (at & mask);
 			const agp_record *r = (const agp_record *)p;
 			if (r->kind != AGP_SKIP) {
 				char line[2 * (sizeof(agp_record) + sizeof(agp_flow) + sizeof(agp_hist)) + 1];
@@ -115,8 +116,8 @@ struct host_ring {
 				line[2 * r->size] = '\n';
 				fwrite(line, 1, 2 * r->size + 1, stdout);
 			}
-			tail += r->size;
-			__atomic_store_n((uint64_t *)dev->out.tail, tail, __ATOMIC_RELEASE);
+			at += r->size;
+			__atomic_store_n((uint64_t *)out.tail, at, __ATOMIC_RELEASE);
 		}
 		return n;
 	}
@@ -129,7 +130,7 @@ struct host {
 	host_ring *ring;
 	agp_params p;
 
-	// sketches makes those of a ring. Where a number's bin is makes no difference here.
+	// sketches makes those of a shard. Where a number's bin is makes no difference here.
 	uint64_t sketches() {
 		agp_quantile_table *t = make<agp_quantile_table>();
 		for (int e = 0; e < 65; e++)
@@ -148,8 +149,8 @@ struct host {
 		return (uint64_t)s;
 	}
 
-	// sum of the sketches of a ring.
-	uint64_t sum(const agp_ring &r) const {
+	// sum of the sketches of a shard.
+	uint64_t sum(const agp_shard &r) const {
 		uint64_t h = 0;
 		auto add = [&h](uint64_t p, size_t n) {
 			for (size_t i = 0; i < n; i++) h = (h ^ ((const uint8_t *)p)[i]) * 0x100000001b3u;
@@ -167,7 +168,7 @@ struct host {
 		rings = make<agp_ring>(c.rings);
 		control = make<agp_control>();
 		ring = make<host_ring>(c.rings);
-		size_t places = (size_t)AGP_WAYS << c.log_buckets;
+		size_t places = (size_t)AGP_WAYS * c.buckets;
 		for (uint32_t i = 0; i < c.rings; i++) {
 			agp_ring &r = rings[i];
 			r.log_rq = c.log_rq;
@@ -182,19 +183,26 @@ struct host {
 			r.payload = (uint64_t)make<uint8_t>((size_t)c.pitch << c.log_rq);
 			r.log_fragments = 7;
 			r.fragments = (uint64_t)make<agp_fragment>(8 << r.log_fragments);
-			r.log_buckets = c.log_buckets;
-			r.tags = (uint64_t)make<uint32_t>(places);
-			r.due = (uint64_t)make<uint32_t>(places);
-			r.flows = (uint64_t)make<agp_flow>(places);
-			r.hists = (uint64_t)make<agp_hist>(places);
 			r.state = (uint64_t)make<agp_ring_state>();
 			r.stats = (uint64_t)make<agp_stats>();
-			if (c.sketches) r.sketches = sketches();
 			r.resets = (uint64_t)make<uint32_t>();
-			r.out.log_size = c.log_records;
-			r.out.buf = (uint64_t)make<uint8_t>((size_t)1 << c.log_records);
-			r.out.head = (uint64_t)make<uint64_t>();
-			r.out.tail = (uint64_t)make<uint64_t>();
+			agp_shard *shards = make<agp_shard>(c.shards);
+			r.shards = (uint64_t)shards;
+			for (uint32_t k = 0; k < c.shards; k++) {
+				agp_shard &d = shards[k];
+				d.buckets = c.buckets;
+				d.tags = (uint64_t)make<uint32_t>(places);
+				d.due = (uint64_t)make<uint32_t>(places);
+				d.flows = (uint64_t)make<agp_flow>(places);
+				d.hists = (uint64_t)make<agp_hist>(places);
+				d.state = (uint64_t)make<agp_shard_state>();
+				d.stats = (uint64_t)make<agp_shard_stats>();
+				if (c.sketches) d.sketches = sketches();
+				d.out.log_size = c.log_records;
+				d.out.buf = (uint64_t)make<uint8_t>((size_t)1 << c.log_records);
+				d.out.head = (uint64_t)make<uint64_t>();
+				d.out.tail = (uint64_t)make<uint64_t>();
+			}
 			ring[i].dev = &r;
 		}
 		p = {};
@@ -209,18 +217,21 @@ struct host {
 		p.linger_ns = c.linger_ns;
 		p.seed = c.seed;
 		p.sketches = c.sketches;
+		p.shards = c.shards;
+		p.per_block = c.per_block;
 	}
 
 	void *launch() {
 		simt_seed(c.order);
 		void *handle;
-		if (simt_launch(c.sketches ? "agp_rings_sketched" : "agp_rings", (c.rings + c.warps - 1) / c.warps, c.warps, &p, sizeof p, &handle)) fail("launch");
+		if (simt_launch(c.sketches ? "agp_rings_sketched" : "agp_rings", (c.rings + c.per_block - 1) / c.per_block, c.per_block * (1 + c.shards), &p, sizeof p, &handle)) fail("launch");
 		return handle;
 	}
 
 	int take() {
 		int n = 0;
-		for (uint32_t i = 0; i < c.rings; i++) n += ring[i].take();
+		for (uint32_t i = 0; i < c.rings; i++)
+			for (uint32_t k = 0; k < c.shards; k++) n += ring[i].take(k);
 		return n;
 	}
 
@@ -237,10 +248,20 @@ struct host {
 			const agp_stats &s = *(const agp_stats *)rings[i].stats;
 			uint64_t dropped = 0;
 			for (int v = 1; v < AGP_VERDICTS; v++) dropped += s.drops[v];
+			agp_shard_stats all = {};
+			const agp_shard *shards = (const agp_shard *)rings[i].shards;
+			for (uint32_t k = 0; k < c.shards; k++) {
+				const agp_shard_stats &d = *(const agp_shard_stats *)shards[k].stats;
+				all.recorded += d.recorded;
+				all.lost_packets += d.lost_packets;
+				all.records += d.records;
+				all.evicted += d.evicted;
+				all.active += d.active;
+				if (c.sketches) printf("%016llx\n", (unsigned long long)sum(shards[k]));
+			}
 			printf("ring %u", s.status);
-			for (uint64_t v : {s.frames, s.bytes, s.recorded, dropped, s.lost_packets, s.records, s.evicted, s.active_packets}) printf(" %llu", (unsigned long long)v);
+			for (uint64_t v : {s.frames, s.bytes, all.recorded, dropped, all.lost_packets, all.records, all.evicted, all.active}) printf(" %llu", (unsigned long long)v);
 			printf("\n");
-			if (c.sketches) printf("%016llx\n", (unsigned long long)sum(rings[i]));
 		}
 		fflush(stdout);
 		_exit(0); // what the run used is not looked for as leaks

@@ -10,7 +10,7 @@ int main(int argc, char **argv) {
 	c.order = strtoull(argv[4], nullptr, 10);
 	c.seed = 1;
 	c.idle_ns = 60000000000, c.active_ns = 300000000000, c.linger_ns = 10000000000;
-	c.log_rq = 7, c.pitch = 128, c.batch = 32, c.log_buckets = 7, c.log_records = 14, c.flags = AGP_LOSSLESS, c.warps = 1;
+	c.log_rq = 7, c.pitch = 128, c.batch = 32, c.buckets = 128, c.log_records = 14, c.flags = AGP_LOSSLESS, c.per_block = 1, c.shards = 2;
 	host h(c);
 	void *reader = h.launch();
 	agp_control *control = make<agp_control>();

@@ -149,6 +149,20 @@ AGP_DEVICE void release() { simt::release(); }
 
 } // namespace sys
 
+namespace near {
+
+AGP_DEVICE uint32_t take32(const uint32_t *p, SIMT_AT) {
+	uint32_t v = simt::load<uint32_t>((uint64_t)p, file, line);
+	simt::acquire();
+	return v;
+}
+AGP_DEVICE void give32(uint32_t *p, uint32_t v, SIMT_AT) {
+	simt::release();
+	simt::store<uint32_t>((uint64_t)p, v, file, line);
+}
+
+} // namespace near
+
 // words is 16 bytes, loaded and stored at once; p is a multiple of 16.
 struct words {
 	uint32_t w[4];

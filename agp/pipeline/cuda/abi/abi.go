@@ -13,11 +13,16 @@ type Addr uint64
 
 // Limits.
 const (
-	Lanes     = 32
-	Ways      = 8
-	Verdicts  = 64
-	Syndromes = 64
-	Scratch   = 24576
+	Lanes           = 32
+	Ways            = 8
+	Verdicts        = 64
+	Syndromes       = 64
+	Shards          = 8
+	Warps           = 10
+	ReceiverScratch = 8704
+	ShardScratch    = 23040
+	BlockScratch    = 232448
+	Stages          = 4
 )
 
 // Fragment is agp_fragment: a first fragment that is remembered.
@@ -62,6 +67,15 @@ const (
 	FlagLossless = 2
 )
 
+// Shard is agp_shard: a part of the flows of a ring.
+type Shard struct {
+	Tags, Due, Flows, Hists Addr
+	State, Stats, Sketches  Addr
+	Buckets                 uint32
+	_                       uint32
+	Out                     Out
+}
+
 // Ring is agp_ring: a receive queue and the flows that come by it.
 type Ring struct {
 	CQ, CQDB, RQDB, Payload    Addr
@@ -69,11 +83,10 @@ type Ring struct {
 	TimeFormat, TimeShift      uint32
 	TimeMult, TimeBaseTicks    uint64
 	TimeBaseNs                 int64
-	Fragments, Tags, Due       Addr
-	Flows, Hists, State, Stats Addr
-	Sketches, Resets           Addr
-	LogFragments, LogBuckets   uint32
-	Out                        Out
+	Fragments, State, Stats    Addr
+	Resets, Shards             Addr
+	LogFragments               uint32
+	_                          uint32
 }
 
 // What has become of a ring.
@@ -87,28 +100,42 @@ const (
 	RingCompressed
 )
 
-// Stats is agp_stats: what a ring has counted.
+// Stats is agp_stats: what the receive warp of a ring has counted.
 type Stats struct {
-	Version, Heartbeat, ClockNs             uint64
-	Status, Vendor                          uint32
-	CQEs, Frames, Bytes                     uint64
-	Drops                                   [Verdicts]uint64
-	Errors                                  [Syndromes]uint64
-	Records, Recorded                       uint64
-	LostRecords, LostPackets, LostBytes     uint64
-	Started, Evicted, Active, ActivePackets uint64
-	TimeSteps, ClockBacks, BadLength        uint64
-	Resets                                  uint64
+	Version, Heartbeat, ClockNs uint64
+	Status, Vendor              uint32
+	CQEs, Frames, Bytes         uint64
+	Drops                       [Verdicts]uint64
+	Errors                      [Syndromes]uint64
+	ClockBacks, BadLength       uint64
+	Resets                      uint64
+	Timed, TimedPackets         uint64
+	Cycles                      [Stages]uint64
 }
 
-// RingState is agp_ring_state: what a ring is between launches.
+// RingState is agp_ring_state: what a ring's receive warp is between launches.
 type RingState struct {
 	CI, WQEs, Seq uint64
 	ClockNs, Step int64
-	OutHead       uint64
 	Resets        uint32
 	_             uint32
 	Stats         Stats
+}
+
+// ShardStats is agp_shard_stats: what a state warp has counted.
+type ShardStats struct {
+	Version, Heartbeat                  uint64
+	Records, Recorded                   uint64
+	LostRecords, LostPackets, LostBytes uint64
+	Started, Evicted, Active, TimeSteps uint64
+	Timed, TimedPackets                 uint64
+	Cycles                              [Stages]uint64
+}
+
+// ShardState is agp_shard_state: what a shard is between launches.
+type ShardState struct {
+	OutHead uint64
+	Stats   ShardStats
 }
 
 // Commands of a Control.
@@ -133,7 +160,7 @@ type Params struct {
 	IdleNs, ActiveNs, LingerNs int64
 	Seed                       uint64
 	Limit                      uint64
-	Sketches                   uint32
+	Sketches, Shards, PerBlock uint32
 	_                          uint32
 }
 

@@ -22,6 +22,7 @@ func main() {
 
 func run() error {
 	only := flag.Int("rings", 0, "measure this number of rings only")
+	shards := flag.Int("shards", 0, "state warps per ring instead of what suits the test")
 	runs := flag.Int("runs", 3, "runs of each test; the median counts")
 	flag.Parse()
 	all, err := driver.Open()
@@ -39,13 +40,16 @@ func run() error {
 	defer g.Close()
 	sms := g.Info().SMs
 	fmt.Printf("%s, %d SMs; NIC model on the same GPU; median of %d runs\n\n", g.Info().Name, sms, *runs)
-	fmt.Printf("%-28s %6s %6s %10s %9s %9s %9s %10s\n", "frames, mode", "rings", "SMs", "flows", "Mpps", "per SM", "lost", "new M/s")
+	fmt.Printf("%-28s %6s %6s %6s %10s %9s %9s %9s %10s  %s\n", "frames, mode", "rings", "warps", "SMs", "flows", "Mpps", "per SM", "lost", "new M/s", "cycles per batch by stage: receive; state (packets)")
 	for _, t := range tests {
 		if *only != 0 && t.Rings != *only {
 			continue
 		}
 		if t.FrameLen == 0 {
 			t.FrameLen = 60
+		}
+		if *shards != 0 {
+			t.Shards = *shards
 		}
 		var rates []float64
 		var r gpu.Result
@@ -62,21 +66,21 @@ func run() error {
 		}
 		used := min(sms, (t.Rings+t.Warps-1)/t.Warps)
 		mpps := rates[len(rates)/2]
-		fmt.Printf("%-28s %6d %6d %10d %9.1f %9.2f %9d %10.2f\n", fmt.Sprintf("%d B, %s", t.FrameLen+4, mode), t.Rings, used, t.Flows*t.Rings, mpps, mpps/float64(used),
-			int64(r.Sent)-int64(r.Seen), float64(r.Started)/r.Seconds/1e6)
+		fmt.Printf("%-28s %6d %6d %6d %10d %9.1f %9.2f %9d %10.2f  %5.0f; %5.0f (%.1f)\n", fmt.Sprintf("%d B, %s", t.FrameLen+4, mode), t.Rings, t.Rings*(1+t.Shards), used, t.Flows*t.Rings, mpps, mpps/float64(used),
+			int64(r.Sent)-int64(r.Seen), float64(r.Started)/r.Seconds/1e6, r.Receive, r.State[:3], r.StatePackets)
 	}
 	return nil
 }
 
 var tests = []gpu.Test{
-	{Rings: 1, Warps: 1, Flows: 4096, Prefill: true, Packets: 1 << 20},
-	{Rings: 16, Warps: 1, Flows: 1, Prefill: true, Packets: 1 << 20},
-	{Rings: 16, Warps: 1, Flows: 4096, Prefill: true, Packets: 1 << 20},
-	{Rings: 16, Warps: 1, Flows: 65536, Prefill: true, Packets: 1 << 20},
-	{Rings: 16, Warps: 1, Flows: 65536, NewPer1024: 256, Prefill: true, Packets: 1 << 20},
-	{Rings: 16, Warps: 1, Feeders: 4, Flows: 4096, Packets: 1 << 22},
-	{Rings: 16, Warps: 1, Feeders: 4, Flows: 65536, Packets: 1 << 22},
-	{Rings: 128, Warps: 4, Flows: 8192, Prefill: true, Packets: 1 << 18},
-	{Rings: 64, Warps: 2, Feeders: 4, Flows: 8192, Packets: 1 << 20},
-	{Rings: 128, Warps: 4, Feeders: 2, Flows: 8192, Packets: 1 << 20},
+	{Rings: 1, Warps: 1, Shards: 4, Flows: 4096, Prefill: true, Packets: 1 << 20},
+	{Rings: 16, Warps: 1, Shards: 4, Flows: 1, Prefill: true, Packets: 1 << 20},
+	{Rings: 16, Warps: 1, Shards: 4, Flows: 4096, Prefill: true, Packets: 1 << 20},
+	{Rings: 16, Warps: 1, Shards: 4, Flows: 65536, Prefill: true, Packets: 1 << 20},
+	{Rings: 16, Warps: 1, Shards: 4, Flows: 65536, NewPer1024: 256, Prefill: true, Packets: 1 << 20},
+	{Rings: 16, Warps: 1, Shards: 4, Feeders: 4, Flows: 4096, Packets: 1 << 22},
+	{Rings: 16, Warps: 1, Shards: 4, Feeders: 4, Flows: 65536, Packets: 1 << 22},
+	{Rings: 128, Warps: 4, Shards: 1, Flows: 8192, Prefill: true, Packets: 1 << 18},
+	{Rings: 64, Warps: 2, Shards: 4, Feeders: 4, Flows: 8192, Packets: 1 << 20},
+	{Rings: 128, Warps: 4, Shards: 1, Feeders: 2, Flows: 8192, Packets: 1 << 20},
 }
