@@ -13,61 +13,125 @@ import (
 	"github.com/agp-net/telegraf-agp/agp/detect"
 	"github.com/agp-net/telegraf-agp/agp/flow"
 	"github.com/agp-net/telegraf-agp/agp/model"
+	"github.com/agp-net/telegraf-agp/agp/options"
 	"github.com/agp-net/telegraf-agp/agp/packet"
 	"github.com/agp-net/telegraf-agp/agp/pipeline"
 	"github.com/agp-net/telegraf-agp/agp/pipeline/cpu"
+	"github.com/agp-net/telegraf-agp/agp/pipeline/summary"
 	"github.com/agp-net/telegraf-agp/agp/source"
 	"github.com/agp-net/telegraf-agp/agp/source/pcap"
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
 	"github.com/agp-net/telegraf-agp/agp/telemetry/agppb"
 )
 
-// Build is the Builder of the program: it opens the source and models that conf
-// names and makes a CPU pipeline.
+// Build is the Builder of the program: it opens the source and the models that conf
+// names and makes a pipeline, on a GPU if conf says so and one suffices, else on the CPU.
 func Build(conf *agppb.Configure, sink pipeline.Sink, log Log) (*Built, error) {
-	if p := conf.GetPipeline(); p != "cpu" {
-		return nil, fmt.Errorf("%w: pipeline = %q, allowed is \"cpu\"", ErrConfig, p)
+	return Hardware{}.Build(conf, sink, log)
+}
+
+// Build is Build with other hardware.
+func (h Hardware) Build(conf *agppb.Configure, sink pipeline.Sink, log Log) (*Built, error) {
+	h.setDefaults()
+	if p := conf.GetPipeline(); !slices.Contains(options.Pipelines(), p) {
+		return nil, fmt.Errorf("%w: pipeline = %q, allowed are %q", ErrConfig, p, options.Pipelines())
 	}
 	thresholds, err := detect.ParseConfig(conf.GetDetect())
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
-	built := &Built{Kind: "cpu"}
-	var now func() int64
-	var key [16]byte // captures are read with the same hashes each time
-	src, err := built.open(conf, log)
-	if err != nil {
-		return nil, err
-	}
-	if c, ok := src.(*capture); ok {
-		now, key = c.now, randomKey()
-	}
-	queues := int(min(conf.GetQueues(), cpu.MaxQueues+1)) // one too many is refused by the pipeline
+	b := &building{hardware: &h, conf: conf, sink: sink, log: log, built: &Built{}}
 	m := &models{log: log}
+	b.built.Why, err = b.choose()
+	if err == nil && b.gpu == nil {
+		err = b.onCPU(thresholds, m)
+	}
+	if err != nil {
+		return nil, errors.Join(err, b.close(), m.close())
+	}
+	if b.gpu != nil {
+		m.load(conf.GetModels())
+	}
+	m.attach(b.built.Pipeline)
+	b.built.Models, b.built.Swap, b.built.Finding = m.names(), m.swap, m.finding
+	b.built.Close = func() error { return errors.Join(m.close(), b.close()) }
+	return b.built, nil
+}
+
+// building is one call of Build.
+type building struct {
+	hardware *Hardware
+	conf     *agppb.Configure
+	sink     pipeline.Sink
+	log      Log
+	built    *Built
+
+	src    source.Source // once it is open
+	failed error         // it cannot be opened
+	now    func() int64  // time without packets; nil for captures
+	key    [16]byte      // captures are read with the same hashes each time
+	gpu    *onGPU        // nil: none
+}
+
+// open opens the source, once.
+func (b *building) open() error {
+	if b.src != nil || b.failed != nil {
+		return b.failed
+	}
+	if b.src, b.failed = b.built.open(b.conf, b.log); b.failed != nil {
+		b.src = nil
+		return b.failed
+	}
+	if c, ok := b.src.(*capture); ok {
+		b.now, b.key = c.now, randomKey()
+	}
+	return nil
+}
+
+// close gives back what was opened, the GPU first: its relay reads the source.
+func (b *building) close() (err error) {
+	if b.gpu != nil {
+		err = b.gpu.close()
+	}
+	if b.src != nil {
+		err = errors.Join(err, b.src.Close())
+	}
+	return err
+}
+
+func (b *building) onCPU(thresholds detect.Config, m *models) error {
+	if err := b.open(); err != nil {
+		return err
+	}
+	conf := b.conf
+	queues := int(min(conf.GetQueues(), cpu.MaxQueues+1)) // one too many is refused by the pipeline
 	p, err := cpu.New(cpu.Config{
-		Source: src, SourceName: conf.GetSource().GetKind(), Interface: conf.GetInterface(), Sink: sink, Queues: queues,
-		Decap: packet.Decap{
-			VXLAN: conf.GetDecap().GetVxlan(), GRE: conf.GetDecap().GetGre(),
-			Geneve: conf.GetDecap().GetGeneve(), GTPU: conf.GetDecap().GetGtpu(),
-		},
-		Flow: flow.Config{
-			IdleNs: conf.GetIdleTimeoutNs(), ActiveNs: conf.GetActiveTimeoutNs(),
-			MaxFlows: int(min(conf.GetMaxFlows(), math.MaxInt32)),
-			Key:      flow.KeyOptions{VLAN: conf.GetKeyVlan(), Tunnel: conf.GetKeyTunnel()},
-		},
-		Models: m.load(conf.GetModels()),
-		Detect: thresholds,
-		Sketch: cpu.SketchConfig{TopK: int(conf.GetTopK()), Serialize: conf.GetSketchState(), WindowNs: conf.GetSketchWindowNs()},
-		Now:    now, Key: key, RebalanceSkew: conf.GetSource().GetLive().GetRebalanceSkew(),
+		Source: b.src, SourceName: conf.GetSource().GetKind(), Interface: conf.GetInterface(), Sink: b.sink, Queues: queues,
+		Decap: b.decap(), Flow: b.flows(), Models: m.load(conf.GetModels()), Detect: thresholds, Sketch: b.sketches(),
+		Now: b.now, Key: b.key, RebalanceSkew: conf.GetSource().GetLive().GetRebalanceSkew(),
 	})
 	if err != nil {
-		err = fmt.Errorf("%w: %w", ErrConfig, err)
-		return nil, errors.Join(err, m.close(), src.Close())
+		return fmt.Errorf("%w: %w", ErrConfig, err)
 	}
-	m.attach(p)
-	built.Pipeline, built.Models, built.Queues, built.Swap, built.Finding = p, m.names(), p.Queues(), m.swap, m.finding
-	built.Close = func() error { return errors.Join(m.close(), src.Close()) }
-	return built, nil
+	b.built.Pipeline, b.built.Kind, b.built.Queues = p, options.PipelineCPU, p.Queues()
+	return nil
+}
+
+func (b *building) decap() packet.Decap {
+	d := b.conf.GetDecap()
+	return packet.Decap{VXLAN: d.GetVxlan(), GRE: d.GetGre(), Geneve: d.GetGeneve(), GTPU: d.GetGtpu()}
+}
+
+func (b *building) flows() flow.Config {
+	c := b.conf
+	return flow.Config{
+		IdleNs: c.GetIdleTimeoutNs(), ActiveNs: c.GetActiveTimeoutNs(), MaxFlows: int(min(c.GetMaxFlows(), math.MaxInt32)),
+		Key: flow.KeyOptions{VLAN: c.GetKeyVlan(), Tunnel: c.GetKeyTunnel()},
+	}
+}
+
+func (b *building) sketches() summary.Config {
+	return summary.Config{TopK: int(b.conf.GetTopK()), Serialize: b.conf.GetSketchState(), WindowNs: b.conf.GetSketchWindowNs()}
 }
 
 // open opens the source of conf and says in b what can be done with it.
@@ -261,6 +325,9 @@ func (m *models) close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.active.Store(nil)
+	if m.registry == nil { // never loaded
+		return nil
+	}
 	return m.registry.close()
 }
 

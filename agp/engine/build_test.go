@@ -195,7 +195,7 @@ func TestBuildSkipsNothingOfAPipe(t *testing.T) {
 func TestBuildRefusesBadConfigurations(t *testing.T) {
 	file := writeCapture(t, 1)
 	for want, spoil := range map[string]func(*agppb.Configure){
-		`pipeline = "gpu", allowed is "cpu"`:                         func(c *agppb.Configure) { c.Pipeline = "gpu" },
+		`pipeline = "gpu", allowed are ["auto" "cpu" "cuda"]`:        func(c *agppb.Configure) { c.Pipeline = "gpu" },
 		`source = "live", allowed are "pcap", "mirror" and "divert"`: func(c *agppb.Configure) { c.Source.Kind = "live" },
 		"no capture":              func(c *agppb.Configure) { c.Source.Files = nil },
 		"/does/not/exist":         func(c *agppb.Configure) { c.Source.Files = []string{"/does/not/exist"} },

@@ -39,7 +39,8 @@ type Log func(level agppb.Log_Level, format string, args ...any)
 type Built struct {
 	Pipeline pipeline.Pipeline
 	Source   string   // what was opened, for people
-	Kind     string   // pipeline, for people: "cpu"
+	Kind     string   // pipeline: "cpu" or "cuda"
+	Why      string   // why this one, for people
 	Models   []string // name@version
 	Queues   int
 	// Swap makes other models score; it returns their names. On an error the old ones stay.
@@ -203,7 +204,7 @@ func (s *server) open(ctx context.Context) (*agppb.Configure, error) {
 
 // fail tells the plugin why the engine ends.
 func (s *server) fail(err error) error {
-	e := &agppb.Error{Text: err.Error(), Fatal: true, Config: errors.Is(err, ErrConfig)}
+	e := &agppb.Error{Text: err.Error(), Fatal: true, Config: errors.Is(err, ErrConfig), Gpu: gpuFault(err)}
 	_ = s.conn.Send(&agppb.Event{Event: &agppb.Event_Error{Error: e}}) // err itself is what the caller gets
 	return err
 }
@@ -227,7 +228,7 @@ func (s *server) run(ctx context.Context, conf *agppb.Configure) (err error) {
 	if s.built.Finding != nil {
 		s.emitter.finding = s.built.Finding
 	}
-	ready := &agppb.Ready{Source: s.built.Source, Pipeline: s.built.Kind, Models: s.built.Models, Queues: uint32(s.built.Queues), Steering: s.built.Steer != nil}
+	ready := &agppb.Ready{Source: s.built.Source, Pipeline: s.built.Kind, PipelineReason: s.built.Why, Models: s.built.Models, Queues: uint32(s.built.Queues), Steering: s.built.Steer != nil}
 	if err := s.conn.Send(&agppb.Event{Event: &agppb.Event_Ready{Ready: ready}}); err != nil {
 		return ErrPluginGone
 	}
@@ -386,13 +387,16 @@ func (s *server) report() error {
 	e.RSSBytes = rssBytes()
 	e.UptimeNs = int64(s.o.Now().Sub(s.started))
 	e.SkippedFields = s.conn.Unknown()
+	e.PipelineReason = s.built.Why
 	return s.conn.Send(&agppb.Event{Event: &agppb.Event_Snapshot{Snapshot: wire.SnapshotToProto(&s.snapshot)}})
 }
 
 // finish reports the end of the input: events, last snapshot, summary.
 func (s *server) finish(runErr error) error {
-	failed := runErr != nil && !errors.Is(runErr, context.Canceled)
-	if failed && !s.built.Live {
+	fault := gpuFault(runErr)
+	failed := runErr != nil && (fault || !errors.Is(runErr, context.Canceled))
+	fatal := failed && (fault || s.built.Live)
+	if failed && !fatal {
 		s.log(agppb.Log_ERROR, "the input ended early, what was readable is counted: %v", runErr)
 	}
 	if err := s.flush(); err != nil {
@@ -401,7 +405,7 @@ func (s *server) finish(runErr error) error {
 	if err := s.report(); err != nil {
 		return ErrPluginGone
 	}
-	if failed && s.built.Live {
+	if fatal {
 		return s.fail(runErr)
 	}
 	s.over.Store(true) // the plugin may close as soon as it has read what follows

@@ -92,29 +92,34 @@ func beginLocked(t *testing.T, lock sync.Locker, run func(context.Context, pipel
 
 func beginWith(t *testing.T, lock sync.Locker, run func(context.Context, pipeline.Sink) error, change func(*Built)) *plugin {
 	t.Helper()
+	return beginBuilder(t, func(conf *agppb.Configure, sink pipeline.Sink, _ Log) (*Built, error) {
+		if conf.GetPipeline() == "broken" {
+			return nil, fmt.Errorf("%w: pipeline = %q", ErrConfig, "broken")
+		}
+		b := &Built{
+			Pipeline: &steps{run: run, sink: sink, lock: lock}, Source: "test", Kind: "test", Queues: 1,
+			Finding: func(o *telemetry.Output) bool { return o.Field == "class" && o.Label == "c2" },
+			Swap: func(paths []string) ([]string, error) {
+				if len(paths) == 0 {
+					return nil, errors.New("no such model")
+				}
+				return paths, nil
+			},
+		}
+		change(b)
+		return b, nil
+	})
+}
+
+// beginBuilder serves an engine that is built like this.
+func beginBuilder(t *testing.T, build Builder) *plugin {
+	t.Helper()
 	ours, theirs := pair(t)
 	require.NoError(t, ours.SetDeadline(time.Now().Add(20*time.Second)))
 	p := &plugin{t: t, sock: ours, conn: wire.NewConn(ours), result: make(chan error, 1)}
 	go func() {
 		p.result <- Serve(context.Background(), theirs, Options{
-			Version: "v1", Gone: func() { p.gone.Store(true) },
-			Build: func(conf *agppb.Configure, sink pipeline.Sink, _ Log) (*Built, error) {
-				if conf.GetPipeline() == "broken" {
-					return nil, fmt.Errorf("%w: pipeline = %q", ErrConfig, "broken")
-				}
-				b := &Built{
-					Pipeline: &steps{run: run, sink: sink, lock: lock}, Source: "test", Kind: "test", Queues: 1,
-					Finding: func(o *telemetry.Output) bool { return o.Field == "class" && o.Label == "c2" },
-					Swap: func(paths []string) ([]string, error) {
-						if len(paths) == 0 {
-							return nil, errors.New("no such model")
-						}
-						return paths, nil
-					},
-				}
-				change(b)
-				return b, nil
-			},
+			Version: "v1", Gone: func() { p.gone.Store(true) }, Build: build,
 		})
 		theirs.Close()
 	}()

@@ -33,6 +33,16 @@ const (
 // Tunnels lists them.
 func Tunnels() []string { return []string{VXLAN, GRE, Geneve, GTPU} }
 
+// Who processes the packets.
+const (
+	PipelineAuto = "auto" // a GPU if one suffices, else the CPU
+	PipelineCPU  = "cpu"
+	PipelineCUDA = "cuda"
+)
+
+// Pipelines lists them.
+func Pipelines() []string { return []string{PipelineAuto, PipelineCPU, PipelineCUDA} }
+
 // Which flow records leave the engine.
 const (
 	EmitNone    = "none"

@@ -25,7 +25,8 @@ type child struct {
 	conn *wire.Conn
 	last *lastWords
 
-	abandoned bool // its reader is left behind; guarded by the supervisor's mu
+	abandoned bool   // its reader is left behind; guarded by the supervisor's mu
+	pipeline  string // that runs, "" before it is ready; likewise
 
 	exited chan struct{} // closed after Wait
 	err    error         // of Wait; read after exited

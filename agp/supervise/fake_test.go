@@ -2,6 +2,7 @@ package supervise
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -20,6 +21,7 @@ import (
 	"github.com/agp-net/telegraf-agp/agp/engine"
 	"github.com/agp-net/telegraf-agp/agp/model"
 	"github.com/agp-net/telegraf-agp/agp/pipeline"
+	"github.com/agp-net/telegraf-agp/agp/pipeline/cuda"
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
 	"github.com/agp-net/telegraf-agp/agp/telemetry/agppb"
 	"github.com/agp-net/telegraf-agp/agp/telemetry/wire"
@@ -132,8 +134,14 @@ func playEngine(role string) {
 			if role == "backlog" {
 				p.backlog = 1 << 30
 			}
+			if strings.HasPrefix(role, "gpu-") {
+				if p.kind = "cuda"; conf.GetGpuFailed() != "" {
+					p.kind = "cpu"
+				}
+				p.dies = role == "gpu-dies"
+			}
 			return &engine.Built{
-				Pipeline: p, Source: "fake", Kind: "fake", Queues: 1, Models: conf.GetModels(),
+				Pipeline: p, Source: "fake", Kind: cmp.Or(p.kind, "fake"), Why: conf.GetGpuFailed(), Queues: 1, Models: conf.GetModels(),
 				Swap: func(paths []string) ([]string, error) { return paths, nil },
 			}, nil
 		},
@@ -153,11 +161,19 @@ type fakePipeline struct {
 	sink        pipeline.Sink
 	skip, total uint64
 	backlog     uint64 // packets of open flows at the end, which end bit by bit
+	kind        string // "cuda" fails at once
+	dies        bool   // without a word
 	seen        atomic.Uint64
 	recorded    atomic.Uint64
 }
 
 func (p *fakePipeline) Run(ctx context.Context) error {
+	if p.kind == "cuda" {
+		if p.dies {
+			os.Exit(3)
+		}
+		return fmt.Errorf("%w: XID 48", cuda.ErrDevice)
+	}
 	rec := telemetry.Record{IPVersion: 4, Protocol: 6, FirstReplyNs: -1, TCPHandshakeNs: -1}
 	if p.backlog > 0 {
 		p.seen.Store(p.backlog)
@@ -187,6 +203,7 @@ func (p *fakePipeline) Run(ctx context.Context) error {
 
 func (p *fakePipeline) Snapshot(s *telemetry.Snapshot) {
 	s.Reset()
+	s.Engine.Pipeline = p.kind
 	recorded, seen := p.recorded.Load(), p.seen.Load()
 	s.Engine.PacketsSeen, s.Engine.PacketsRecorded, s.Engine.PacketsActive = seen, recorded, seen-recorded
 	s.Engine.Records = (recorded + 9) / 10

@@ -285,9 +285,11 @@ func (s *Supervisor) loop(stop, done chan struct{}) {
 	before := s.totals.base.Engine.PacketsSeen
 	s.mu.Unlock()
 
+	var gpu gpuHealth
 	for failures := 0; ; {
 		started := s.cfg.Clock.Now()
-		finished, ready, err := s.runOnce(stop, before)
+		end := s.runOnce(stop, before, gpu.verdict(started))
+		err := end.err
 		if s.cfg.Ended != nil {
 			s.cfg.Ended()
 		}
@@ -301,18 +303,21 @@ func (s *Supervisor) loop(stop, done chan struct{}) {
 			return
 		default:
 		}
-		if finished {
+		if end.finished {
 			s.setState(StateFinished) // its last snapshot stays in view
 			<-stop
 			return
 		}
 		if lived >= s.cfg.Backoff.ResetAfter {
 			failures = 0
+			if end.pipeline == "cuda" {
+				gpu.worked()
+			}
 		}
 		failures++
 		wait := s.cfg.Backoff.delay(failures, s.cfg.Rand())
 		report := s.cfg.Log.Errorf
-		if repeated := s.failed(err); repeated && failures > 1 && !ready {
+		if repeated := s.failed(err); repeated && failures > 1 && !end.ready {
 			report = s.cfg.Log.Debugf // it cannot start, for the same reason as before: one line is enough
 		}
 		s.mu.Lock()
@@ -320,6 +325,11 @@ func (s *Supervisor) loop(stop, done chan struct{}) {
 		s.mu.Unlock()
 		s.setState(StateRestarting)
 		report("%v, after %s; starting it again in %s", err, lived.Round(10*time.Millisecond), wait.Round(10*time.Millisecond))
+		if end.gpu {
+			if rest := gpu.failed(err, s.cfg.Clock.Now()); rest > 0 {
+				s.cfg.Log.Warnf("The GPU has failed %d engines in a row: the next ones use the CPU, for %s at least", gpu.failures, rest)
+			}
+		}
 		select {
 		case <-stop:
 			return
@@ -356,20 +366,33 @@ type result struct {
 	err      error // io.EOF: it closed the socket
 }
 
-// runOnce runs one engine to its end; ready says that it got as far as running.
-// Packets that engines before it have seen, beyond the given number, are skipped
-// in a file.
-func (s *Supervisor) runOnce(stop <-chan struct{}, before uint64) (finished, ready bool, err error) {
+// ending is how an engine ended.
+type ending struct {
+	finished bool
+	ready    bool   // it got as far as running
+	pipeline string // that ran then
+	gpu      bool   // it could choose the CPU, and the GPU is, or may be, why it failed
+	err      error
+}
+
+// runOnce runs one engine to its end. Packets that engines before it have seen,
+// beyond the given number, are skipped in a file. gpuFailed says why it should not
+// use the GPU, if it can choose.
+func (s *Supervisor) runOnce(stop <-chan struct{}, before uint64, gpuFailed string) (end ending) {
 	s.mu.Lock()
 	conf := proto.Clone(s.cfg.Configure).(*agppb.Configure)
 	if conf.GetSource() != nil {
 		conf.Source.SkipFrames += s.totals.base.Engine.PacketsSeen - before
 	}
 	s.mu.Unlock()
+	chooses := conf.GetPipeline() == "auto"
+	if chooses {
+		conf.GpuFailed = gpuFailed
+	}
 
 	c, err := startChild(s.cfg.Command, s.cfg.Env)
 	if err != nil {
-		return false, false, fmt.Errorf("%w: %w", ErrStart, err)
+		return ending{err: fmt.Errorf("%w: %w", ErrStart, err)}
 	}
 	s.mu.Lock()
 	s.status.Pid = c.cmd.Process.Pid
@@ -396,9 +419,10 @@ func (s *Supervisor) runOnce(stop <-chan struct{}, before uint64) (finished, rea
 	defer s.mu.Unlock()
 	s.status.SkippedFields += c.conn.Unknown()
 	s.status.Pid = 0
-	ready = s.child == c
+	end = ending{finished: res.finished, ready: s.child == c, pipeline: c.pipeline, err: explain(c, res)}
+	end.gpu = chooses && blamed(end.pipeline, gpuFailed == "", end.err)
 	s.child = nil
-	return res.finished, ready, explain(c, res)
+	return end
 }
 
 // stopChild ends an engine in stages: drain, stop, SIGTERM, SIGKILL.
@@ -541,15 +565,19 @@ func (s *Supervisor) open(c *child, conf *agppb.Configure) error {
 		}
 		if r := ev.GetReady(); r != nil {
 			s.mu.Lock()
-			s.child = c
+			s.child, c.pipeline = c, r.GetPipeline()
 			s.status.State = StateRunning
 			s.mu.Unlock()
 			models := "no models"
 			if len(r.GetModels()) > 0 {
 				models = "models " + strings.Join(r.GetModels(), " ")
 			}
+			pipeline := r.GetPipeline()
+			if why := r.GetPipelineReason(); why != "" {
+				pipeline += " (" + why + ")"
+			}
 			s.cfg.Log.Infof("Engine %s ready: %s, %s, %d queue(s), %s",
-				theirs.GetVersion(), r.GetSource(), r.GetPipeline(), r.GetQueues(), models)
+				theirs.GetVersion(), r.GetSource(), pipeline, r.GetQueues(), models)
 			if s.cfg.Ready != nil {
 				s.cfg.Ready(r)
 			}
@@ -604,7 +632,11 @@ func (s *Supervisor) handle(c *child, ev *agppb.Event) (finished bool, err error
 				why = ErrFailed
 			}
 			s.mu.Unlock()
-			return false, fmt.Errorf("%w: %s", why, e.Error.GetText())
+			err = fmt.Errorf("%w: %s", why, e.Error.GetText())
+			if e.Error.GetGpu() {
+				err = gpuFault{err}
+			}
+			return false, err
 		}
 		s.logs.log(s.cfg.Log, agppb.Log_ERROR, e.Error.GetText())
 	case *agppb.Event_Finished:

@@ -61,6 +61,7 @@ func (t *totals) merged(dst *telemetry.Snapshot) {
 	e := c.Engine
 	if !t.seen {
 		e.Source, e.Pipeline, e.Models = b.Engine.Source, b.Engine.Pipeline, b.Engine.Models
+		e.PipelineReason = b.Engine.PipelineReason
 	}
 	e.PacketsSeen += b.Engine.PacketsSeen
 	e.PacketsRecorded += b.Engine.PacketsRecorded

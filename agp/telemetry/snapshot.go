@@ -132,6 +132,8 @@ type GPURow struct {
 	EngineMemoryBytes    *uint64 // gauge: of the engine's process
 	EngineWarps          *uint64 // gauge: of the engine's kernels, filled by the pipeline
 	EngineSMs            *uint64 // gauge: with warps of the engine, filled by the pipeline
+	// JoulesPerMillionPackets is a gauge: all energy of the GPU, over the packets that the engine saw.
+	JoulesPerMillionPackets *float64
 }
 
 // EngineRow are the readings of the engine as a whole.
@@ -166,6 +168,8 @@ type EngineRow struct {
 	RSSBytes      uint64  // gauge
 	UptimeNs      int64   // gauge, wall clock
 	SkippedFields uint64  // unknown protocol fields in messages from the plugin
+	// PipelineReason says why this pipeline runs.
+	PipelineReason string
 }
 
 // Reset empties s and keeps its memory.

@@ -82,6 +82,20 @@ func (s *section) plugin() telegraf.PluginDescriber {
 	return s.processor
 }
 
+// Read returns the plugin that a configuration names, with its options and not initialised: what
+// Run would run, to look at.
+func Read(o Options) (telegraf.PluginDescriber, error) {
+	o.setDefaults()
+	s, err := load(&o)
+	if err != nil {
+		return nil, err
+	}
+	if p, ok := s.target().(telegraf.PluginDescriber); ok {
+		return p, nil
+	}
+	return s.plugin(), nil
+}
+
 // load reads the configuration that the options name. Without one, the only
 // registered plugin runs with its defaults.
 func load(o *Options) (*section, error) {

@@ -26,6 +26,7 @@ import (
 	"github.com/agp-net/telegraf-agp/agp/steer"
 	"github.com/agp-net/telegraf-agp/cuda"
 	"github.com/agp-net/telegraf-agp/plugins/inputs/agp"
+	"github.com/agp-net/telegraf-agp/plugins/runner"
 )
 
 // level is the verdict of one check. A note is of what is not here and not needed by
@@ -97,8 +98,9 @@ func (m *machine) examine(ctx context.Context) []finding {
 	list := []finding{
 		processor(model.ISAs()), m.memory(), m.kernel(), m.hugepages(), m.capabilities(), m.memlock(), kernelFeatures(steer.Probe()),
 	}
-	list = append(list, gpuFindings(cuda.Open)...)
-	list = append(list, m.models(), m.telegraf(ctx), m.configuration())
+	conf, configured := m.configuration()
+	list = append(list, gpuFindings(cuda.Open, conf)...)
+	list = append(list, m.models(conf), m.telegraf(ctx), configured)
 	for _, c := range m.captures {
 		list = append(list, capture(c))
 	}
@@ -208,16 +210,34 @@ func (m *machine) capabilities() finding {
 	return finding{levelOK, "capabilities", found, ""}
 }
 
-func (m *machine) models() finding {
-	paths := agp.ShippedModels()
-	if len(paths) == 0 {
+// modelFiles are those that the plugin would load.
+func modelFiles(conf *agp.AGP) []string {
+	switch {
+	case slices.Equal(conf.Models, []string{"none"}):
+		return nil
+	case len(conf.Models) > 0:
+		return conf.Models
+	}
+	return agp.ShippedModels()
+}
+
+func (m *machine) models(conf *agp.AGP) finding {
+	paths := modelFiles(conf)
+	switch {
+	case len(conf.Models) > 0 && len(paths) == 0:
+		return finding{levelOK, "models", "none, as configured", ""}
+	case len(paths) == 0:
 		return finding{levelWarn, "models", "none found", "flows are not classified; install the models or set models = [...]"}
 	}
 	var good []string
 	for _, p := range paths {
 		loaded, err := model.Load(p)
 		if err != nil {
-			return finding{levelMissing, "models", err.Error(), "install the models of this version"}
+			hint := "install the models of this version"
+			if len(conf.Models) > 0 {
+				hint = "correct models = [...]"
+			}
+			return finding{levelMissing, "models", err.Error(), hint}
 		}
 		good = append(good, loaded.ID())
 	}
@@ -251,16 +271,25 @@ func (m *machine) telegraf(ctx context.Context) finding {
 	return f
 }
 
-func (m *machine) configuration() finding {
+// configuration reads the plugin's options; the defaults where there are none.
+func (m *machine) configuration() (*agp.AGP, finding) {
 	f, err := os.Open(m.config)
-	if err == nil {
-		f.Close()
-		return finding{levelOK, "configuration", m.config, ""}
+	if err != nil {
+		if m.config == defaultConfig && errors.Is(err, os.ErrNotExist) {
+			return agp.New(), finding{levelNote, "configuration", "no " + m.config + ", only telegraf-agp run needs one", "telegraf-agp --sample-config prints one"}
+		}
+		return agp.New(), finding{levelMissing, "configuration", err.Error(), "the user that runs telegraf must be able to read it"}
 	}
-	if m.config == defaultConfig && errors.Is(err, os.ErrNotExist) {
-		return finding{levelNote, "configuration", "no " + m.config + ", only telegraf-agp run needs one", "telegraf-agp --sample-config prints one"}
+	defer f.Close()
+	p, err := runner.Read(runner.Options{Config: m.config, ConfigReader: f})
+	if err != nil {
+		return agp.New(), finding{levelMissing, "configuration", strings.ReplaceAll(err.Error(), "\n", "; "), "correct it"}
 	}
-	return finding{levelMissing, "configuration", err.Error(), "the user that runs telegraf must be able to read it"}
+	conf, ok := p.(*agp.AGP)
+	if !ok { // of another plugin of this program
+		conf = agp.New()
+	}
+	return conf, finding{levelOK, "configuration", m.config, ""}
 }
 
 // capture reads the first frames of a file.

@@ -5,61 +5,72 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/agp-net/telegraf-agp/agp/engine"
+	"github.com/agp-net/telegraf-agp/agp/options"
 	pipeline "github.com/agp-net/telegraf-agp/agp/pipeline/cuda"
+	"github.com/agp-net/telegraf-agp/agp/telemetry/agppb"
 	"github.com/agp-net/telegraf-agp/cuda"
 	"github.com/agp-net/telegraf-agp/cuda/kernels"
+	"github.com/agp-net/telegraf-agp/plugins/inputs/agp"
 )
 
-// gpuNeed is memory for a context, the rings and the default max_flows.
-const gpuNeed = 1 << 30
-
-const (
-	cpuInstead = "the CPU pipeline is used"
-	onlyCPU    = "cpu"
-)
-
-// gpuFindings says what GPUs there are and which one the GPU pipeline would take. A GPU is not
-// needed, so that nothing here is missing.
-func gpuFindings(open func() (*cuda.Driver, error)) []finding {
-	auto := func(found, why string) finding {
-		if found == onlyCPU {
-			return finding{levelOK, "pipeline", found, why}
-		}
-		return finding{levelOK, "pipeline", onlyCPU + "; the GPU pipeline, which the engine does not offer yet, would take " + found, why}
-	}
+// gpuFindings says what GPUs there are and which pipeline the plugin's configuration gives. A GPU
+// is only missing where the configuration insists on one.
+func gpuFindings(open func() (*cuda.Driver, error), conf *agp.AGP) []finding {
+	need := pipeline.Need(conf.MaxFlows)
 	d, err := open()
 	switch {
 	case err == nil:
 	case errors.Is(err, cuda.ErrNoDriver) && err.Error() == cuda.ErrNoDriver.Error():
-		return []finding{{levelOK, "gpu", "none, " + cpuInstead, ""}, auto(onlyCPU, "no NVIDIA driver")}
+		return []finding{{levelOK, "gpu", "none", ""}, pipelineFinding(conf, nil, []error{errors.New("no NVIDIA driver")})}
 	case errors.Is(err, cuda.NoDevice):
-		return []finding{{levelOK, "gpu", "a driver without a GPU, " + cpuInstead, ""}, auto(onlyCPU, err.Error())}
+		return []finding{{levelOK, "gpu", "a driver without a GPU", ""}, pipelineFinding(conf, nil, []error{pipeline.Explain(err)})}
 	default: // there is something, and it does not work
-		return []finding{{levelWarn, "gpu", err.Error(), cpuInstead}, auto(onlyCPU, err.Error())}
+		err = pipeline.Explain(err)
+		return []finding{{levelWarn, "gpu", err.Error(), ""}, pipelineFinding(conf, nil, []error{err})}
 	}
 	devices, err := d.Devices()
 	if err != nil {
-		return []finding{{levelWarn, "gpu", err.Error(), cpuInstead}, auto(onlyCPU, err.Error())}
+		return []finding{{levelWarn, "gpu", err.Error(), ""}, pipelineFinding(conf, nil, []error{err})}
 	}
 	list := []finding{{levelOK, "gpu driver", fmt.Sprintf("CUDA %s, %d GPU(s)", d.Version(), len(devices)), ""}}
 	for _, dev := range devices {
-		list = append(list, gpuFinding(d.Version(), dev))
+		list = append(list, gpuFinding(d.Version(), dev, need))
 	}
-	dev, err := pipeline.Choose(d, gpuNeed)
-	if err != nil {
-		return append(list, auto(onlyCPU, strings.ReplaceAll(err.Error(), "\n", "; ")))
-	}
-	what := fmt.Sprintf("GPU %d", dev.Index())
-	if i, err := dev.Info(); err == nil {
-		if image, err := kernels.For(i.Major, i.Minor); err == nil {
-			what += " with " + image.Kind
+	fit, unfit := pipeline.Select(d, conf.GPU, need)
+	return append(list, pipelineFinding(conf, fit, unfit))
+}
+
+// pipelineFinding says which pipeline an engine would run.
+func pipelineFinding(conf *agp.AGP, fit []*cuda.Device, unfit []error) finding {
+	f := finding{levelOK, "pipeline", options.PipelineCPU, "as configured"}
+	auto := conf.Pipeline == options.PipelineAuto
+	lack := engine.Lacking(&agppb.Configure{Models: modelFiles(conf), Detect: conf.Detect})
+	switch {
+	case conf.Pipeline == options.PipelineCPU:
+	case len(lack) > 0 && auto:
+		f.hint = "auto: the GPU pipeline has no " + strings.Join(lack, " and no ")
+	case len(fit) == 0 && auto:
+		f.hint = "auto: " + strings.ReplaceAll(errors.Join(unfit...).Error(), "\n", "; ")
+	case len(fit) == 0:
+		return finding{levelMissing, "pipeline", conf.Pipeline, strings.ReplaceAll(errors.Join(unfit...).Error(), "\n", "; ")}
+	default:
+		f.found = options.PipelineCUDA
+		if i, err := fit[0].Info(); err == nil {
+			f.found += " on GPU " + pipeline.Describe(&i)
+			if image, err := kernels.For(i.Major, i.Minor); err == nil {
+				f.found += " with " + image.Kind
+			}
+		}
+		if auto && conf.GPU == "" {
+			f.hint = "auto: the first that suffices"
 		}
 	}
-	return append(list, auto(what, "the first that fits"))
+	return f
 }
 
 // gpuFinding describes one GPU.
-func gpuFinding(driver cuda.Version, dev *cuda.Device) finding {
+func gpuFinding(driver cuda.Version, dev *cuda.Device, need uint64) finding {
 	i, err := dev.Info()
 	if err != nil {
 		return finding{levelWarn, "gpu", err.Error(), "it is not used"}
@@ -78,13 +89,13 @@ func gpuFinding(driver cuda.Version, dev *cuda.Device) finding {
 		}
 	}
 	f := finding{levelOK, "gpu", text, ""}
-	switch err := pipeline.Fit(driver, &i, gpuNeed); {
+	switch err := pipeline.Fit(driver, &i, need); {
 	case err != nil:
 		f.level, f.hint = levelWarn, err.Error()
-	case i.Ordering < cuda.OrderingOwner:
+	case pipeline.Ordered(&i) != nil:
 		f.level, f.hint = levelWarn, "no network card can write into its memory in order: frames come through memory of the host"
 	case i.Mode == cuda.ComputeExclusiveProcess:
-		f.level, f.hint = levelWarn, "only one process can use it: the engine fails if another does"
+		f.level, f.hint = levelWarn, "only one process can use it at a time"
 	}
 	return f
 }

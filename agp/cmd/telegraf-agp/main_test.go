@@ -338,6 +338,7 @@ func TestDoctorOnlyNotesThatThereIsNoTelegrafAndNoConfiguration(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	require.Equal(t, levelNote, (&machine{}).telegraf(context.Background()).level)
 	if _, err := os.Stat(defaultConfig); err != nil {
-		require.Equal(t, levelNote, (&machine{config: defaultConfig}).configuration().level)
+		_, f := (&machine{config: defaultConfig}).configuration()
+		require.Equal(t, levelNote, f.level)
 	}
 }

@@ -1,6 +1,7 @@
 package cuda_test
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -38,22 +39,45 @@ func TestWhatKeepsAGPUFromBeingUsed(t *testing.T) {
 	require.NoError(t, cuda.Fit(13020, &newer, 0), "by PTX")
 }
 
-func TestChooseTakesTheFirstThatFits(t *testing.T) {
-	old, good := cudatest.H200(), cudatest.H200()
-	old.Major = 7
-	choose := func(list ...driver.Info) (*driver.Device, error) {
+func TestSelectReturnsThoseThatFit(t *testing.T) {
+	old, good, other := cudatest.H200(), cudatest.H200(), cudatest.H200()
+	old.Major, other.UUID = 7, "GPU-10010203-0405-0607-0809-0a0b0c0d0e0f"
+	choose := func(wish string, list ...driver.Info) (fit []int, unfit error) {
 		d, err := cudatest.New(cudatest.Options{Devices: list}).Open()
 		require.NoError(t, err)
-		return cuda.Choose(d, 1<<30)
+		devices, why := cuda.Select(d, wish, 1<<30)
+		for _, dev := range devices {
+			fit = append(fit, dev.Index())
+		}
+		return fit, errors.Join(why...)
 	}
-	dev, err := choose(old, good, good)
+	fit, err := choose("", old, good, other)
+	require.Equal(t, []int{1, 2}, fit)
+	require.ErrorIs(t, err, kernels.ErrCapability)
+	fit, err = choose("2", old, good, other)
+	require.NoError(t, err, "others are not spoken of")
+	require.Equal(t, []int{2}, fit)
+	fit, err = choose(other.UUID, old, good, other)
 	require.NoError(t, err)
-	require.Equal(t, 1, dev.Index())
+	require.Equal(t, []int{2}, fit)
+	fit, err = choose("0", old, good)
+	require.ErrorIs(t, err, kernels.ErrCapability)
+	require.Empty(t, fit)
+	fit, err = choose("3", old, good)
+	require.ErrorIs(t, err, cuda.ErrNoSuchGPU)
+	require.Empty(t, fit)
+
 	small := good
 	small.MemoryBytes = 1 << 20
-	_, err = choose(old, small)
+	fit, err = choose("", old, small)
+	require.Empty(t, fit)
 	require.ErrorIs(t, err, kernels.ErrCapability)
 	require.ErrorIs(t, err, driver.OutOfMemory)
 	require.ErrorContains(t, err, ": 0, NVIDIA H200")
 	require.ErrorContains(t, err, ": 1, NVIDIA H200")
+}
+
+func TestNeedGrowsWithTheFlows(t *testing.T) {
+	require.Greater(t, cuda.Need(1<<20), cuda.Need(1<<18)+1<<30)
+	require.Less(t, cuda.Need(1<<20), uint64(4<<30))
 }

@@ -94,6 +94,7 @@ type Config struct {
 	Batch      int    // packets that a warp takes at a time, 1 to 32
 	LogRecords uint8  // bytes of a shard's record ring, log2
 	Lossless   bool   // the device waits for the host rather than lose a record
+	Drop       bool   // a full ring costs frames of Source, relay.DropFull, instead of holding it up
 	Decap      packet.Decap
 	Flow       flow.Config
 	Key        [16]byte
@@ -178,7 +179,11 @@ func New(cfg Config) (*Pipeline, error) {
 		return nil, err
 	}
 	p := &Pipeline{cfg: cfg, mem: arena{dev: cfg.Device}, sum: sums.New(), swaps: make(chan swap)}
-	if err := p.allocate(); err != nil {
+	err := p.fits()
+	if err == nil {
+		err = p.allocate()
+	}
+	if err != nil {
 		return nil, errors.Join(Explain(err), p.Close())
 	}
 	p.watch = newWatch(p)
@@ -238,6 +243,7 @@ func (p *Pipeline) allocate() error {
 	}
 	r, err := relay.New(relay.Config{
 		Source: p.cfg.Source, Queues: queues, Decap: p.cfg.Decap, Key: p.cfg.Flow.Key, Seed: p.params.Seed, Now: p.cfg.Now,
+		Drop: p.cfg.Drop,
 	})
 	p.feeder = relayed{r, p.cfg.Source}
 	return err
@@ -253,11 +259,10 @@ func flags(on ...bool) (f uint32) {
 	return f
 }
 
-// launch starts the kernel. There is one ring per block, so that each has a multiprocessor of its
-// own as long as there are enough.
+// launch starts the kernel.
 func (p *Pipeline) launch() (Run, error) {
-	warps, shared := Block(1, p.cfg.Shards)
-	run, err := p.cfg.Device.Launch(p.kernel(), p.cfg.Rings, warps, shared, bytesOf(&p.params))
+	blocks, warps, shared := p.grid()
+	run, err := p.cfg.Device.Launch(p.kernel(), blocks, warps, shared, bytesOf(&p.params))
 	if err == nil {
 		p.run = run
 	}

@@ -63,7 +63,7 @@ func (g *GPU) load(d *cuda.Device, code []byte) (err error) {
 			f.stream, err = g.ctx.NewStream()
 		}
 		if servesRings(name) && err == nil {
-			err = f.SetShared(abi.BlockScratch)
+			err = f.SetShared(min(abi.BlockScratch, g.info.SharedBytes))
 		}
 		if err != nil {
 			return err

@@ -561,7 +561,7 @@ type Configure struct {
 	state              protoimpl.MessageState `protogen:"open.v1"`
 	Interface          string                 `protobuf:"bytes,1,opt,name=interface,proto3" json:"interface,omitempty"` // name under which readings are published
 	Source             *Source                `protobuf:"bytes,2,opt,name=source,proto3" json:"source,omitempty"`
-	Pipeline           string                 `protobuf:"bytes,3,opt,name=pipeline,proto3" json:"pipeline,omitempty"` // "cpu"
+	Pipeline           string                 `protobuf:"bytes,3,opt,name=pipeline,proto3" json:"pipeline,omitempty"` // "auto", "cpu", "cuda"
 	Queues             uint32                 `protobuf:"varint,4,opt,name=queues,proto3" json:"queues,omitempty"`
 	IdleTimeoutNs      int64                  `protobuf:"varint,5,opt,name=idle_timeout_ns,json=idleTimeoutNs,proto3" json:"idle_timeout_ns,omitempty"`
 	ActiveTimeoutNs    int64                  `protobuf:"varint,6,opt,name=active_timeout_ns,json=activeTimeoutNs,proto3" json:"active_timeout_ns,omitempty"`
@@ -576,6 +576,8 @@ type Configure struct {
 	Detect             map[string]float64     `protobuf:"bytes,15,rep,name=detect,proto3" json:"detect,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"` // thresholds by name, see agp/options
 	SnapshotIntervalNs int64                  `protobuf:"varint,16,opt,name=snapshot_interval_ns,json=snapshotIntervalNs,proto3" json:"snapshot_interval_ns,omitempty"`
 	SketchWindowNs     int64                  `protobuf:"varint,17,opt,name=sketch_window_ns,json=sketchWindowNs,proto3" json:"sketch_window_ns,omitempty"` // capture time that sketch readings cover, 0: since the start
+	Gpu                string                 `protobuf:"bytes,18,opt,name=gpu,proto3" json:"gpu,omitempty"`                                                // index or UUID, "": the first that suffices
+	GpuFailed          string                 `protobuf:"bytes,19,opt,name=gpu_failed,json=gpuFailed,proto3" json:"gpu_failed,omitempty"`                   // with "auto": why the GPU is not to be used now
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
@@ -727,6 +729,20 @@ func (x *Configure) GetSketchWindowNs() int64 {
 		return x.SketchWindowNs
 	}
 	return 0
+}
+
+func (x *Configure) GetGpu() string {
+	if x != nil {
+		return x.Gpu
+	}
+	return ""
+}
+
+func (x *Configure) GetGpuFailed() string {
+	if x != nil {
+		return x.GpuFailed
+	}
+	return ""
 }
 
 type Source struct {
@@ -1408,14 +1424,15 @@ func (*Stop) Descriptor() ([]byte, []int) {
 }
 
 type Ready struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Source        string                 `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`     // what was opened
-	Pipeline      string                 `protobuf:"bytes,2,opt,name=pipeline,proto3" json:"pipeline,omitempty"` // "cpu"
-	Models        []string               `protobuf:"bytes,3,rep,name=models,proto3" json:"models,omitempty"`     // name@version
-	Queues        uint32                 `protobuf:"varint,4,opt,name=queues,proto3" json:"queues,omitempty"`
-	Steering      bool                   `protobuf:"varint,5,opt,name=steering,proto3" json:"steering,omitempty"` // steer_rules and steer_policy have something to act on
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Source         string                 `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`     // what was opened
+	Pipeline       string                 `protobuf:"bytes,2,opt,name=pipeline,proto3" json:"pipeline,omitempty"` // "cpu", "cuda"
+	Models         []string               `protobuf:"bytes,3,rep,name=models,proto3" json:"models,omitempty"`     // name@version
+	Queues         uint32                 `protobuf:"varint,4,opt,name=queues,proto3" json:"queues,omitempty"`
+	Steering       bool                   `protobuf:"varint,5,opt,name=steering,proto3" json:"steering,omitempty"`                                  // steer_rules and steer_policy have something to act on
+	PipelineReason string                 `protobuf:"bytes,6,opt,name=pipeline_reason,json=pipelineReason,proto3" json:"pipeline_reason,omitempty"` // why this pipeline
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Ready) Reset() {
@@ -1481,6 +1498,13 @@ func (x *Ready) GetSteering() bool {
 		return x.Steering
 	}
 	return false
+}
+
+func (x *Ready) GetPipelineReason() string {
+	if x != nil {
+		return x.PipelineReason
+	}
+	return ""
 }
 
 type Alive struct {
@@ -1577,6 +1601,7 @@ type Error struct {
 	Text          string                 `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
 	Fatal         bool                   `protobuf:"varint,2,opt,name=fatal,proto3" json:"fatal,omitempty"`   // the engine exits after this
 	Config        bool                   `protobuf:"varint,3,opt,name=config,proto3" json:"config,omitempty"` // the configuration is wrong: a restart cannot help
+	Gpu           bool                   `protobuf:"varint,4,opt,name=gpu,proto3" json:"gpu,omitempty"`       // the GPU, or its use, has failed
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1628,6 +1653,13 @@ func (x *Error) GetFatal() bool {
 func (x *Error) GetConfig() bool {
 	if x != nil {
 		return x.Config
+	}
+	return false
+}
+
+func (x *Error) GetGpu() bool {
+	if x != nil {
+		return x.Gpu
 	}
 	return false
 }
@@ -3090,31 +3122,32 @@ func (x *QueueRow) GetDepth() int64 {
 // SteeringRow is what happened to the traffic of one interface on its way to one target.
 // Readings that a GPU does not have are not set.
 type GpuRow struct {
-	state                protoimpl.MessageState `protogen:"open.v1"`
-	Index                uint32                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
-	Uuid                 string                 `protobuf:"bytes,2,opt,name=uuid,proto3" json:"uuid,omitempty"`
-	Name                 string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
-	Lost                 bool                   `protobuf:"varint,4,opt,name=lost,proto3" json:"lost,omitempty"`
-	PowerMilliwatts      *uint64                `protobuf:"varint,5,opt,name=power_milliwatts,json=powerMilliwatts,proto3,oneof" json:"power_milliwatts,omitempty"`
-	EnergyMillijoules    *uint64                `protobuf:"varint,6,opt,name=energy_millijoules,json=energyMillijoules,proto3,oneof" json:"energy_millijoules,omitempty"` // since the driver was loaded
-	SmClockMhz           *uint64                `protobuf:"varint,7,opt,name=sm_clock_mhz,json=smClockMhz,proto3,oneof" json:"sm_clock_mhz,omitempty"`
-	MemoryClockMhz       *uint64                `protobuf:"varint,8,opt,name=memory_clock_mhz,json=memoryClockMhz,proto3,oneof" json:"memory_clock_mhz,omitempty"`
-	MemoryUsedBytes      *uint64                `protobuf:"varint,9,opt,name=memory_used_bytes,json=memoryUsedBytes,proto3,oneof" json:"memory_used_bytes,omitempty"`
-	MemoryTotalBytes     *uint64                `protobuf:"varint,10,opt,name=memory_total_bytes,json=memoryTotalBytes,proto3,oneof" json:"memory_total_bytes,omitempty"`
-	PcieRxBytesPerSecond *uint64                `protobuf:"varint,11,opt,name=pcie_rx_bytes_per_second,json=pcieRxBytesPerSecond,proto3,oneof" json:"pcie_rx_bytes_per_second,omitempty"`
-	PcieTxBytesPerSecond *uint64                `protobuf:"varint,12,opt,name=pcie_tx_bytes_per_second,json=pcieTxBytesPerSecond,proto3,oneof" json:"pcie_tx_bytes_per_second,omitempty"`
-	UtilizationPercent   *uint64                `protobuf:"varint,13,opt,name=utilization_percent,json=utilizationPercent,proto3,oneof" json:"utilization_percent,omitempty"`
-	TemperatureCelsius   *uint64                `protobuf:"varint,14,opt,name=temperature_celsius,json=temperatureCelsius,proto3,oneof" json:"temperature_celsius,omitempty"`
-	EccCorrected         *uint64                `protobuf:"varint,15,opt,name=ecc_corrected,json=eccCorrected,proto3,oneof" json:"ecc_corrected,omitempty"` // since the driver was loaded
-	EccUncorrected       *uint64                `protobuf:"varint,16,opt,name=ecc_uncorrected,json=eccUncorrected,proto3,oneof" json:"ecc_uncorrected,omitempty"`
-	XidErrors            *uint64                `protobuf:"varint,17,opt,name=xid_errors,json=xidErrors,proto3,oneof" json:"xid_errors,omitempty"` // since the engine started
-	LastXid              *uint64                `protobuf:"varint,18,opt,name=last_xid,json=lastXid,proto3,oneof" json:"last_xid,omitempty"`
-	Processes            *uint64                `protobuf:"varint,19,opt,name=processes,proto3,oneof" json:"processes,omitempty"`
-	EngineMemoryBytes    *uint64                `protobuf:"varint,20,opt,name=engine_memory_bytes,json=engineMemoryBytes,proto3,oneof" json:"engine_memory_bytes,omitempty"`
-	EngineWarps          *uint64                `protobuf:"varint,21,opt,name=engine_warps,json=engineWarps,proto3,oneof" json:"engine_warps,omitempty"`
-	EngineSms            *uint64                `protobuf:"varint,22,opt,name=engine_sms,json=engineSms,proto3,oneof" json:"engine_sms,omitempty"`
-	unknownFields        protoimpl.UnknownFields
-	sizeCache            protoimpl.SizeCache
+	state                   protoimpl.MessageState `protogen:"open.v1"`
+	Index                   uint32                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
+	Uuid                    string                 `protobuf:"bytes,2,opt,name=uuid,proto3" json:"uuid,omitempty"`
+	Name                    string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	Lost                    bool                   `protobuf:"varint,4,opt,name=lost,proto3" json:"lost,omitempty"`
+	PowerMilliwatts         *uint64                `protobuf:"varint,5,opt,name=power_milliwatts,json=powerMilliwatts,proto3,oneof" json:"power_milliwatts,omitempty"`
+	EnergyMillijoules       *uint64                `protobuf:"varint,6,opt,name=energy_millijoules,json=energyMillijoules,proto3,oneof" json:"energy_millijoules,omitempty"` // since the driver was loaded
+	SmClockMhz              *uint64                `protobuf:"varint,7,opt,name=sm_clock_mhz,json=smClockMhz,proto3,oneof" json:"sm_clock_mhz,omitempty"`
+	MemoryClockMhz          *uint64                `protobuf:"varint,8,opt,name=memory_clock_mhz,json=memoryClockMhz,proto3,oneof" json:"memory_clock_mhz,omitempty"`
+	MemoryUsedBytes         *uint64                `protobuf:"varint,9,opt,name=memory_used_bytes,json=memoryUsedBytes,proto3,oneof" json:"memory_used_bytes,omitempty"`
+	MemoryTotalBytes        *uint64                `protobuf:"varint,10,opt,name=memory_total_bytes,json=memoryTotalBytes,proto3,oneof" json:"memory_total_bytes,omitempty"`
+	PcieRxBytesPerSecond    *uint64                `protobuf:"varint,11,opt,name=pcie_rx_bytes_per_second,json=pcieRxBytesPerSecond,proto3,oneof" json:"pcie_rx_bytes_per_second,omitempty"`
+	PcieTxBytesPerSecond    *uint64                `protobuf:"varint,12,opt,name=pcie_tx_bytes_per_second,json=pcieTxBytesPerSecond,proto3,oneof" json:"pcie_tx_bytes_per_second,omitempty"`
+	UtilizationPercent      *uint64                `protobuf:"varint,13,opt,name=utilization_percent,json=utilizationPercent,proto3,oneof" json:"utilization_percent,omitempty"`
+	TemperatureCelsius      *uint64                `protobuf:"varint,14,opt,name=temperature_celsius,json=temperatureCelsius,proto3,oneof" json:"temperature_celsius,omitempty"`
+	EccCorrected            *uint64                `protobuf:"varint,15,opt,name=ecc_corrected,json=eccCorrected,proto3,oneof" json:"ecc_corrected,omitempty"` // since the driver was loaded
+	EccUncorrected          *uint64                `protobuf:"varint,16,opt,name=ecc_uncorrected,json=eccUncorrected,proto3,oneof" json:"ecc_uncorrected,omitempty"`
+	XidErrors               *uint64                `protobuf:"varint,17,opt,name=xid_errors,json=xidErrors,proto3,oneof" json:"xid_errors,omitempty"` // since the engine started
+	LastXid                 *uint64                `protobuf:"varint,18,opt,name=last_xid,json=lastXid,proto3,oneof" json:"last_xid,omitempty"`
+	Processes               *uint64                `protobuf:"varint,19,opt,name=processes,proto3,oneof" json:"processes,omitempty"`
+	EngineMemoryBytes       *uint64                `protobuf:"varint,20,opt,name=engine_memory_bytes,json=engineMemoryBytes,proto3,oneof" json:"engine_memory_bytes,omitempty"`
+	EngineWarps             *uint64                `protobuf:"varint,21,opt,name=engine_warps,json=engineWarps,proto3,oneof" json:"engine_warps,omitempty"`
+	EngineSms               *uint64                `protobuf:"varint,22,opt,name=engine_sms,json=engineSms,proto3,oneof" json:"engine_sms,omitempty"`
+	JoulesPerMillionPackets *float64               `protobuf:"fixed64,23,opt,name=joules_per_million_packets,json=joulesPerMillionPackets,proto3,oneof" json:"joules_per_million_packets,omitempty"`
+	unknownFields           protoimpl.UnknownFields
+	sizeCache               protoimpl.SizeCache
 }
 
 func (x *GpuRow) Reset() {
@@ -3301,6 +3334,13 @@ func (x *GpuRow) GetEngineSms() uint64 {
 	return 0
 }
 
+func (x *GpuRow) GetJoulesPerMillionPackets() float64 {
+	if x != nil && x.JoulesPerMillionPackets != nil {
+		return *x.JoulesPerMillionPackets
+	}
+	return 0
+}
+
 type SteeringRow struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Interface     string                 `protobuf:"bytes,1,opt,name=interface,proto3" json:"interface,omitempty"`
@@ -3403,8 +3443,9 @@ type EngineRow struct {
 	RssBytes           uint64                 `protobuf:"varint,22,opt,name=rss_bytes,json=rssBytes,proto3" json:"rss_bytes,omitempty"`
 	UptimeNs           int64                  `protobuf:"varint,23,opt,name=uptime_ns,json=uptimeNs,proto3" json:"uptime_ns,omitempty"`
 	SkippedFields      uint64                 `protobuf:"varint,24,opt,name=skipped_fields,json=skippedFields,proto3" json:"skipped_fields,omitempty"`
-	QueueSkew          float64                `protobuf:"fixed64,25,opt,name=queue_skew,json=queueSkew,proto3" json:"queue_skew,omitempty"`         // gauge: busiest queue over the mean of all
-	MovedBuckets       uint64                 `protobuf:"varint,26,opt,name=moved_buckets,json=movedBuckets,proto3" json:"moved_buckets,omitempty"` // hash ranges that went to another queue
+	QueueSkew          float64                `protobuf:"fixed64,25,opt,name=queue_skew,json=queueSkew,proto3" json:"queue_skew,omitempty"`              // gauge: busiest queue over the mean of all
+	MovedBuckets       uint64                 `protobuf:"varint,26,opt,name=moved_buckets,json=movedBuckets,proto3" json:"moved_buckets,omitempty"`      // hash ranges that went to another queue
+	PipelineReason     string                 `protobuf:"bytes,27,opt,name=pipeline_reason,json=pipelineReason,proto3" json:"pipeline_reason,omitempty"` // why this pipeline
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
@@ -3619,6 +3660,13 @@ func (x *EngineRow) GetMovedBuckets() uint64 {
 		return x.MovedBuckets
 	}
 	return 0
+}
+
+func (x *EngineRow) GetPipelineReason() string {
+	if x != nil {
+		return x.PipelineReason
+	}
+	return ""
 }
 
 // ControlRequest is what a person or a program asks the plugin process for, through
@@ -4320,7 +4368,7 @@ const file_agp_proto_rawDesc = "" +
 	"\x05Hello\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12!\n" +
 	"\fprotocol_min\x18\x02 \x01(\rR\vprotocolMin\x12\x18\n" +
-	"\aversion\x18\x03 \x01(\tR\aversion\"\x95\x05\n" +
+	"\aversion\x18\x03 \x01(\tR\aversion\"\xc6\x05\n" +
 	"\tConfigure\x12\x1c\n" +
 	"\tinterface\x18\x01 \x01(\tR\tinterface\x12&\n" +
 	"\x06source\x18\x02 \x01(\v2\x0e.agp.v1.SourceR\x06source\x12\x1a\n" +
@@ -4340,7 +4388,10 @@ const file_agp_proto_rawDesc = "" +
 	"\fsketch_state\x18\x0e \x01(\bR\vsketchState\x125\n" +
 	"\x06detect\x18\x0f \x03(\v2\x1d.agp.v1.Configure.DetectEntryR\x06detect\x120\n" +
 	"\x14snapshot_interval_ns\x18\x10 \x01(\x03R\x12snapshotIntervalNs\x12(\n" +
-	"\x10sketch_window_ns\x18\x11 \x01(\x03R\x0esketchWindowNs\x1a9\n" +
+	"\x10sketch_window_ns\x18\x11 \x01(\x03R\x0esketchWindowNs\x12\x10\n" +
+	"\x03gpu\x18\x12 \x01(\tR\x03gpu\x12\x1d\n" +
+	"\n" +
+	"gpu_failed\x18\x13 \x01(\tR\tgpuFailed\x1a9\n" +
 	"\vDetectEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\x8b\x01\n" +
@@ -4401,13 +4452,14 @@ const file_agp_proto_rawDesc = "" +
 	"SwapModels\x12\x16\n" +
 	"\x06models\x18\x01 \x03(\tR\x06models\"\a\n" +
 	"\x05Drain\"\x06\n" +
-	"\x04Stop\"\x87\x01\n" +
+	"\x04Stop\"\xb0\x01\n" +
 	"\x05Ready\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x1a\n" +
 	"\bpipeline\x18\x02 \x01(\tR\bpipeline\x12\x16\n" +
 	"\x06models\x18\x03 \x03(\tR\x06models\x12\x16\n" +
 	"\x06queues\x18\x04 \x01(\rR\x06queues\x12\x1a\n" +
-	"\bsteering\x18\x05 \x01(\bR\bsteering\"\a\n" +
+	"\bsteering\x18\x05 \x01(\bR\bsteering\x12'\n" +
+	"\x0fpipeline_reason\x18\x06 \x01(\tR\x0epipelineReason\"\a\n" +
 	"\x05Alive\"u\n" +
 	"\x03Log\x12'\n" +
 	"\x05level\x18\x01 \x01(\x0e2\x11.agp.v1.Log.LevelR\x05level\x12\x12\n" +
@@ -4416,11 +4468,12 @@ const file_agp_proto_rawDesc = "" +
 	"\x05DEBUG\x10\x00\x12\b\n" +
 	"\x04INFO\x10\x01\x12\b\n" +
 	"\x04WARN\x10\x02\x12\t\n" +
-	"\x05ERROR\x10\x03\"I\n" +
+	"\x05ERROR\x10\x03\"[\n" +
 	"\x05Error\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\x12\x14\n" +
 	"\x05fatal\x18\x02 \x01(\bR\x05fatal\x12\x16\n" +
-	"\x06config\x18\x03 \x01(\bR\x06config\"5\n" +
+	"\x06config\x18\x03 \x01(\bR\x06config\x12\x10\n" +
+	"\x03gpu\x18\x04 \x01(\bR\x03gpu\"5\n" +
 	"\bFinished\x12)\n" +
 	"\asummary\x18\x01 \x01(\v2\x0f.agp.v1.SummaryR\asummary\"\xff\x02\n" +
 	"\aSummary\x12!\n" +
@@ -4594,7 +4647,7 @@ const file_agp_proto_rawDesc = "" +
 	"\n" +
 	"DropsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\x8f\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\xf0\n" +
 	"\n" +
 	"\x06GpuRow\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\rR\x05index\x12\x12\n" +
@@ -4623,7 +4676,8 @@ const file_agp_proto_rawDesc = "" +
 	"\x13engine_memory_bytes\x18\x14 \x01(\x04H\x0fR\x11engineMemoryBytes\x88\x01\x01\x12&\n" +
 	"\fengine_warps\x18\x15 \x01(\x04H\x10R\vengineWarps\x88\x01\x01\x12\"\n" +
 	"\n" +
-	"engine_sms\x18\x16 \x01(\x04H\x11R\tengineSms\x88\x01\x01B\x13\n" +
+	"engine_sms\x18\x16 \x01(\x04H\x11R\tengineSms\x88\x01\x01\x12@\n" +
+	"\x1ajoules_per_million_packets\x18\x17 \x01(\x01H\x12R\x17joulesPerMillionPackets\x88\x01\x01B\x13\n" +
 	"\x11_power_milliwattsB\x15\n" +
 	"\x13_energy_millijoulesB\x0f\n" +
 	"\r_sm_clock_mhzB\x13\n" +
@@ -4642,13 +4696,14 @@ const file_agp_proto_rawDesc = "" +
 	"_processesB\x16\n" +
 	"\x14_engine_memory_bytesB\x0f\n" +
 	"\r_engine_warpsB\r\n" +
-	"\v_engine_sms\"\x89\x01\n" +
+	"\v_engine_smsB\x1d\n" +
+	"\x1b_joules_per_million_packets\"\x89\x01\n" +
 	"\vSteeringRow\x12\x1c\n" +
 	"\tinterface\x18\x01 \x01(\tR\tinterface\x12\x16\n" +
 	"\x06target\x18\x02 \x01(\tR\x06target\x12\x18\n" +
 	"\apackets\x18\x03 \x01(\x04R\apackets\x12\x14\n" +
 	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\x12\x14\n" +
-	"\x05rules\x18\x05 \x01(\x04R\x05rules\"\xb4\b\n" +
+	"\x05rules\x18\x05 \x01(\x04R\x05rules\"\xdd\b\n" +
 	"\tEngineRow\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x1a\n" +
 	"\bpipeline\x18\x02 \x01(\tR\bpipeline\x12\x16\n" +
@@ -4684,7 +4739,8 @@ const file_agp_proto_rawDesc = "" +
 	"\x0eskipped_fields\x18\x18 \x01(\x04R\rskippedFields\x12\x1d\n" +
 	"\n" +
 	"queue_skew\x18\x19 \x01(\x01R\tqueueSkew\x12#\n" +
-	"\rmoved_buckets\x18\x1a \x01(\x04R\fmovedBuckets\x1a8\n" +
+	"\rmoved_buckets\x18\x1a \x01(\x04R\fmovedBuckets\x12'\n" +
+	"\x0fpipeline_reason\x18\x1b \x01(\tR\x0epipelineReason\x1a8\n" +
 	"\n" +
 	"DropsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +

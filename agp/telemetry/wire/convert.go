@@ -200,7 +200,7 @@ func SnapshotToProto(s *telemetry.Snapshot) *agppb.Snapshot {
 			StateBytes: e.StateBytes, PacketToScoreCount: e.PacketToScoreCount, PacketToScoreP50Ns: e.PacketToScoreP50Ns,
 			PacketToScoreP90Ns: e.PacketToScoreP90Ns, PacketToScoreP99Ns: e.PacketToScoreP99Ns, Suppressed: e.Suppressed,
 			CpuSeconds: e.CPUSeconds, RssBytes: e.RSSBytes, UptimeNs: e.UptimeNs, SkippedFields: e.SkippedFields,
-			QueueSkew: e.QueueSkew, MovedBuckets: e.MovedBuckets,
+			QueueSkew: e.QueueSkew, MovedBuckets: e.MovedBuckets, PipelineReason: e.PipelineReason,
 		},
 	}
 	for i := range s.Traffic {
@@ -249,6 +249,7 @@ func SnapshotToProto(s *telemetry.Snapshot) *agppb.Snapshot {
 			UtilizationPercent: g.UtilizationPercent, TemperatureCelsius: g.TemperatureCelsius,
 			EccCorrected: g.EccCorrected, EccUncorrected: g.EccUncorrected, XidErrors: g.XidErrors, LastXid: g.LastXid,
 			Processes: g.Processes, EngineMemoryBytes: g.EngineMemoryBytes, EngineWarps: g.EngineWarps, EngineSms: g.EngineSMs,
+			JoulesPerMillionPackets: g.JoulesPerMillionPackets,
 		})
 	}
 	return p
@@ -268,7 +269,7 @@ func SnapshotFromProto(p *agppb.Snapshot, s *telemetry.Snapshot) error {
 		StateBytes: e.GetStateBytes(), PacketToScoreCount: e.GetPacketToScoreCount(), PacketToScoreP50Ns: e.GetPacketToScoreP50Ns(),
 		PacketToScoreP90Ns: e.GetPacketToScoreP90Ns(), PacketToScoreP99Ns: e.GetPacketToScoreP99Ns(), Suppressed: e.GetSuppressed(),
 		CPUSeconds: e.GetCpuSeconds(), RSSBytes: e.GetRssBytes(), UptimeNs: e.GetUptimeNs(), SkippedFields: e.GetSkippedFields(),
-		QueueSkew: e.GetQueueSkew(), MovedBuckets: e.GetMovedBuckets(),
+		QueueSkew: e.GetQueueSkew(), MovedBuckets: e.GetMovedBuckets(), PipelineReason: e.GetPipelineReason(),
 	}
 	for _, t := range p.GetTraffic() {
 		s.Traffic = append(s.Traffic, telemetry.TrafficRow{
@@ -314,6 +315,7 @@ func SnapshotFromProto(p *agppb.Snapshot, s *telemetry.Snapshot) error {
 			UtilizationPercent: g.UtilizationPercent, TemperatureCelsius: g.TemperatureCelsius,
 			EccCorrected: g.EccCorrected, EccUncorrected: g.EccUncorrected, XidErrors: g.XidErrors, LastXid: g.LastXid,
 			Processes: g.Processes, EngineMemoryBytes: g.EngineMemoryBytes, EngineWarps: g.EngineWarps, EngineSMs: g.EngineSms,
+			JoulesPerMillionPackets: g.JoulesPerMillionPackets,
 		})
 	}
 	return n.err

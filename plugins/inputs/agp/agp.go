@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -39,6 +40,7 @@ type AGP struct {
 	Interfaces    []string           `toml:"interfaces"`
 	Interface     string             `toml:"interface"`
 	Pipeline      string             `toml:"pipeline"`
+	GPU           string             `toml:"gpu"`
 	Queues        int                `toml:"queues"`
 	Models        []string           `toml:"models"`
 	IdleTimeout   config.Duration    `toml:"idle_timeout"`
@@ -84,7 +86,7 @@ func (*AGP) SampleConfig() string { return sampleConfig }
 // New returns a plugin with the defaults of sample.conf.
 func New() *AGP {
 	return &AGP{
-		Source: sourcePcap, Pipeline: "cpu",
+		Source: sourcePcap, Pipeline: options.PipelineAuto,
 		IdleTimeout: config.Duration(time.Minute), ActiveTimeout: config.Duration(5 * time.Minute),
 		MaxFlows: 1 << 18, TopK: 10, SeriesLimit: DefaultSeriesLimit,
 		Live: defaultLive(), Enforce: defaultEnforce(),
@@ -129,7 +131,8 @@ func (a *AGP) check() error {
 		oneOf("source", a.Source, sourcePcap, sourceMirror, sourceDivert),
 		a.checkLive(),
 		a.checkEnforce(),
-		oneOf("pipeline", a.Pipeline, "cpu"),
+		oneOf("pipeline", a.Pipeline, options.Pipelines()...),
+		a.checkGPU(),
 		within("queues", a.Queues, 0, 256),
 		timeout("idle_timeout", a.IdleTimeout),
 		timeout("active_timeout", a.ActiveTimeout),
@@ -158,6 +161,19 @@ func (a *AGP) check() error {
 		errs = append(errs, fmt.Errorf("%w: %w", ErrConfig, err))
 	}
 	return errors.Join(errs...)
+}
+
+// gpuName is what the option gpu may be.
+var gpuName = regexp.MustCompile(`^([0-9]{1,3}|(GPU|MIG)-[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})?$`)
+
+func (a *AGP) checkGPU() error {
+	if !gpuName.MatchString(a.GPU) {
+		return bad("gpu", a.GPU, `"" or the number or UUID that "telegraf-agp doctor" or "nvidia-smi -L" shows`)
+	}
+	if a.GPU != "" && a.Pipeline == options.PipelineCPU {
+		return bad("gpu", a.GPU, `none with pipeline = "cpu"`)
+	}
+	return nil
 }
 
 // Init implements telegraf.Initializer. It checks the configuration and starts nothing.
@@ -194,6 +210,7 @@ func (a *AGP) Init() error {
 		Interface:       a.Interface,
 		Source:          a.source(files),
 		Pipeline:        a.Pipeline,
+		Gpu:             a.GPU,
 		Queues:          uint32(a.Queues),
 		IdleTimeoutNs:   int64(a.IdleTimeout),
 		ActiveTimeoutNs: int64(a.ActiveTimeout),

@@ -253,6 +253,9 @@ func gpus(s *telemetry.Snapshot, now time.Time, acc telegraf.Accumulator) {
 				fields[name] = float64(*v) / 1000
 			}
 		}
+		if v := g.JoulesPerMillionPackets; v != nil {
+			finite(fields, "joules_per_million_packets", *v)
+		}
 		acc.AddFields("agp_gpu", fields, map[string]string{"index": strconv.Itoa(int(g.Index)), "uuid": g.UUID, "name": g.Name}, now)
 	}
 }
@@ -293,6 +296,7 @@ func (c *Converter) engine(s *telemetry.Snapshot, st *supervise.Status, now time
 	if st.LastError != "" {
 		fields["last_error"] = st.LastError
 	}
+	text(fields, "pipeline_reason", e.PipelineReason)
 	if len(e.Models) > 0 {
 		fields["models"] = strings.Join(e.Models, " ")
 	}

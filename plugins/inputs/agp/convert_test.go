@@ -34,7 +34,7 @@ func fullSnapshot() *telemetry.Snapshot {
 			Source: "pcap", Pipeline: "cpu", Models: []string{"app@1", "class@1"}, PacketsSeen: 100, PacketsRecorded: 90, PacketsActive: 7,
 			Drops: map[string]uint64{"arp": 2, "truncated": 1}, Errors: map[string]uint64{"clock_back": 1}, Records: 9, Alerts: 1,
 			FlowsActive: 3, PacketToScoreCount: 5, PacketToScoreP50Ns: 100, PacketToScoreP90Ns: 200, PacketToScoreP99Ns: 300,
-			CPUSeconds: 1.5, RSSBytes: 1 << 20, UptimeNs: 5e9, QueueSkew: 1.5, MovedBuckets: 3,
+			CPUSeconds: 1.5, RSSBytes: 1 << 20, UptimeNs: 5e9, QueueSkew: 1.5, MovedBuckets: 3, PipelineReason: "as configured",
 		},
 		Traffic: []telemetry.TrafficRow{{App: "tls", Class: "benign", Protocol: 6, Flows: 1, Packets: 10, Bytes: 1000, HandshakeSumNs: 5, HandshakeCount: 1}},
 		Top: []telemetry.TopRow{
@@ -54,6 +54,7 @@ func fullSnapshot() *telemetry.Snapshot {
 			PCIeRXBytesPerSecond: new(uint64(1000)), PCIeTXBytesPerSecond: new(uint64(2000)), UtilizationPercent: new(uint64(100)),
 			TemperatureCelsius: new(uint64(40)), EccCorrected: new(uint64(0)), EccUncorrected: new(uint64(0)), XidErrors: new(uint64(1)), LastXid: new(uint64(31)),
 			Processes: new(uint64(1)), EngineMemoryBytes: new(uint64(1 << 29)), EngineWarps: new(uint64(16)), EngineSMs: new(uint64(4)),
+			JoulesPerMillionPackets: new(2.5),
 		}},
 		Queues: []telemetry.QueueRow{{Queue: 3, Packets: 10, Bytes: 20, Drops: map[string]uint64{"arp": 2}, Depth: 1}, {Queue: 4, Depth: -1}},
 	}

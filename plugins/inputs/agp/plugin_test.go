@@ -112,7 +112,9 @@ func plugin(t *testing.T) *AGP {
 func TestBadConfigurationNamesKeyValueAndAllowed(t *testing.T) {
 	for want, spoil := range map[string]func(*AGP){
 		`source = "live", allowed: "pcap", "mirror", "divert"`:                  func(a *AGP) { a.Source = "live" },
-		`pipeline = "gpu", allowed: "cpu"`:                                      func(a *AGP) { a.Pipeline = "gpu" },
+		`pipeline = "gpu", allowed: "auto", "cpu", "cuda"`:                      func(a *AGP) { a.Pipeline = "gpu" },
+		`gpu = "H200", allowed: "" or the number or UUID`:                       func(a *AGP) { a.GPU = "H200" },
+		`gpu = "0", allowed: none with pipeline = "cpu"`:                        func(a *AGP) { a.GPU, a.Pipeline = "0", "cpu" },
 		`files = [], allowed: at least one capture file`:                        func(a *AGP) { a.Files = nil },
 		`files[1] = "/does/not/exist"`:                                          func(a *AGP) { a.Files = append(a.Files, "/does/not/exist") },
 		`files[0] = "/does/not/*.pcap", allowed: a pattern that matches a file`: func(a *AGP) { a.Files = []string{"/does/not/*.pcap"} },
