@@ -22,6 +22,9 @@ struct row_of_info {
 
 const int64_t clock_back_ns = 60000000000;
 
+// idle_slack_ns is how much later than its time a packet may be taken.
+const int64_t idle_slack_ns = 1000000000;
+
 // receiver_scratch is what the warp needs in shared memory.
 struct alignas(16) receiver_scratch {
 	row_of_info info[AGP_LANES];
@@ -431,6 +434,20 @@ struct receiver {
 		}
 	}
 
+	// pass lets time pass while no packet comes, up to what the host says less some slack: what
+	// was sent before has come by then. It tells the shards whole seconds, as packets do. Of the
+	// relay's rings the relay tells them.
+	AGP_DEVICE_MEMBER void pass() {
+		if (r->flags & AGP_RELAY)
+			return;
+		int64_t now = (int64_t)warp::shfl(warp::all, sys::load64(p->control + 16), 0) - idle_slack_ns;
+		if (now <= clock_ns || now / second_ns <= step)
+			return;
+		step = now / second_ns;
+		clock_ns = step * second_ns > clock_ns ? step * second_ns : clock_ns;
+		tell(item::tick, step * second_ns);
+	}
+
 	// stop and flush are the last that the shards hear.
 	AGP_DEVICE_MEMBER void stop(uint32_t status) {
 		tell(item::stop, 0);
@@ -464,6 +481,8 @@ struct receiver {
 						flush();
 						return;
 					}
+					if (quiet % 1024 == 0)
+						pass();
 					if (quiet % 8192 == 0 || quiet == 64)
 						report(AGP_RUNNING);
 				}

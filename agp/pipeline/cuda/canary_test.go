@@ -3,6 +3,7 @@ package cuda_test
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/agp-net/telegraf-agp/agp/pipeline"
 	"github.com/agp-net/telegraf-agp/agp/pipeline/cpu"
 	"github.com/agp-net/telegraf-agp/agp/pipeline/cuda"
+	"github.com/agp-net/telegraf-agp/agp/source"
 	"github.com/agp-net/telegraf-agp/agp/source/model"
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
 	"github.com/agp-net/telegraf-agp/tests/simt"
@@ -125,6 +127,7 @@ func TestTheProducerStopsAndStartsAgain(t *testing.T) {
 // feedThrough runs a pipeline to the end of what feeds it.
 func feedThrough(t *testing.T, sink pipeline.Sink, c model.Config, p *port, feed cuda.Feeder, conf cuda.Config) (s telemetry.Snapshot, err error) {
 	conf.Patience, conf.Device, conf.Sink, conf.LogRQ, conf.Flow = 2*time.Minute, simt.Device(t), sink, 6, flow.Config{MaxFlows: 1 << 14}
+	conf.Shards = 2
 	conf.Port = func(queues []mlx5.Queue) (cuda.Feeder, error) {
 		c.Memory = queues
 		var err error
@@ -185,4 +188,90 @@ func TestASinkThatIsStuckDoesNotStallThePackets(t *testing.T) {
 	require.NotContains(t, s.Engine.Drops, cuda.DropDeviceState)
 	require.Equal(t, s.Engine.PacketsSeen, s.Engine.PacketsRecorded+s.Engine.Drops["record_ring_full"])
 	require.Zero(t, s.Missing())
+}
+
+// lone is a port that gets some packets and then none any more, at times that now tells.
+type lone struct {
+	*port
+	*silent
+}
+
+func (p lone) Run(ctx context.Context) error {
+	if err := p.port.Run(ctx); err != nil {
+		return err
+	}
+	return p.silent.Run(ctx)
+}
+func (p lone) ClockNs() int64      { return p.port.ClockNs() }
+func (p lone) Stats() source.Stats { return p.port.Stats() }
+func (p lone) Interrupt()          { p.silent.Interrupt() }
+func (p lone) Stop(i int) error    { return p.port.Stop(i) }
+func (p lone) Start(i int) error   { return p.port.Start(i) }
+
+// heard is a sink that says what it gets.
+type heard chan telemetry.Record
+
+func (h heard) Record(r *telemetry.Record) { h <- *r }
+func (heard) Alert(*telemetry.Alert)       {}
+
+// TestFlowsOfASilentPortEndInTime: by the host's clock, less a second of slack, and not before it.
+func TestFlowsOfASilentPortEndInTime(t *testing.T) {
+	const start = int64(1_700_000_000_500_000_000)
+	prof := model.Profile{Seed: 15, Packets: 400, Flows: 50, StartNs: start}
+	flows := len(ofReference(t, prof))
+	traffic, err := model.NewTraffic(prof)
+	require.NoError(t, err)
+	feed := lone{&port{traffic: traffic}, &silent{make(chan struct{}, 1)}}
+	var now atomic.Int64
+	sink := make(heard, 1000)
+	p, err := cuda.New(cuda.Config{
+		Patience: 2 * time.Minute, Device: simt.Device(t), Sink: sink, Rings: 2, Shards: 2, LogRQ: 9, LogRecords: 16, Now: now.Load,
+		Flow: flow.Config{MaxFlows: 1 << 10, IdleNs: 10e9},
+		Port: func(queues []mlx5.Queue) (cuda.Feeder, error) {
+			var err error
+			feed.nic, err = model.New(model.Config{Seed: 1, Memory: queues})
+			return feed, err
+		},
+	})
+	require.NoError(t, err)
+	now.Store(start)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	run := make(chan error, 1)
+	go func() { run <- p.Run(ctx) }()
+	var s telemetry.Snapshot
+	require.Eventually(t, func() bool {
+		p.Snapshot(&s)
+		return s.Engine.PacketsSeen == prof.Packets && s.Engine.FlowsActive == uint64(flows)
+	}, time.Minute, 10*time.Millisecond)
+	now.Store(start + 11_400_000_000) // with the slack the last whole second is that in which packets came + 10
+	handover := func() {
+		for range 2 { // the device has read the time meanwhile
+			time.Sleep(200 * time.Millisecond)
+			_, err = p.Handover(ctx, func() error { return nil })
+			require.NoError(t, err)
+		}
+	}
+	handover()
+	require.Empty(t, sink, "they are not due")
+	now.Store(start + 12_600_000_000)
+	var got []telemetry.Record
+	for len(got) < flows {
+		select {
+		case r := <-sink:
+			got = append(got, r)
+		case <-ctx.Done():
+			t.Fatalf("%d flows of %d have ended", len(got), flows)
+		}
+	}
+	for _, r := range got {
+		require.Equal(t, telemetry.EndIdle, r.EndReason)
+	}
+	cancel()
+	require.NoError(t, <-run)
+	require.Empty(t, sink)
+	p.Snapshot(&s)
+	require.Zero(t, s.Engine.FlowsActive)
+	require.Equal(t, s.Engine.PacketsSeen, s.Engine.PacketsRecorded)
+	require.NoError(t, p.Close())
 }

@@ -171,11 +171,11 @@ func TestLiveKernelThatFailsIsTold(t *testing.T) {
 // broken is a device that gives a kernel the address of nothing as its rings.
 type broken struct{ cuda.Device }
 
-func (b broken) Launch(kernel string, blocks, warps int, params []byte) (cuda.Run, error) {
+func (b broken) Launch(kernel string, blocks, warps, shared int, params []byte) (cuda.Run, error) {
 	bad := append([]byte{}, params...)
 	for i := range 8 {
 		bad[8+i] = 0
 	}
 	bad[8+1] = 0x10 // 4 KiB
-	return b.Device.Launch(kernel, blocks, warps, bad)
+	return b.Device.Launch(kernel, blocks, warps, shared, bad)
 }

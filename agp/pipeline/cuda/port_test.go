@@ -42,6 +42,9 @@ func (p *port) Run(ctx context.Context) error {
 				return context.Cause(ctx)
 			}
 			time.Sleep(50 * time.Microsecond)
+			p.mu.Lock()
+			p.nic.Flush() // the queue may wait for what is late
+			p.mu.Unlock()
 		}
 		p.mu.Lock()
 		p.clock = ns

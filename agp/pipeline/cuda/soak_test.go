@@ -65,7 +65,7 @@ func newProducer(dev cuda.Device, queues []mlx5.Queue, params abi.NIC) (*produce
 }
 
 func (p *producer) Run(ctx context.Context) error {
-	run, err := p.dev.Launch("agp_nic_send", int(p.params.Count*p.params.Warps), 1, of(&p.params))
+	run, err := p.dev.Launch("agp_nic_send", int(p.params.Count*p.params.Warps), 1, 0, of(&p.params))
 	if err != nil {
 		return err
 	}
@@ -128,7 +128,7 @@ func (k *soak) generation(t *testing.T, rings int, lossless bool, feed func([]ml
 	sink := &counting{}
 	var sent func() uint64
 	c := cuda.Config{
-		Device: k.dev, Sink: sink, Rings: rings, LogRQ: 10, Pitch: 256, LogRecords: 16, Lossless: lossless, Flow: flow.Config{MaxFlows: 1 << 12},
+		Device: k.dev, Sink: sink, Rings: rings, Shards: 2, LogRQ: 10, Pitch: 256, LogRecords: 16, Lossless: lossless, Flow: flow.Config{MaxFlows: 1 << 12},
 		Port: func(queues []mlx5.Queue) (f cuda.Feeder, err error) {
 			f, sent, err = feed(queues)
 			return f, err
@@ -137,7 +137,7 @@ func (k *soak) generation(t *testing.T, rings int, lossless bool, feed func([]ml
 	if k.gpu == nil {
 		c.Patience, c.LogRQ = 2*time.Minute, 7
 	} else {
-		c.LogRQ, c.LogRecords, c.Flow.MaxFlows = 12, 20, 1<<18
+		c.Shards, c.LogRQ, c.LogRecords, c.Flow.MaxFlows = 4, 12, 20, 1<<18
 	}
 	p, err := cuda.New(c)
 	require.NoError(t, err)
