@@ -81,6 +81,7 @@ func (p *port) Interrupt()          {}
 func (p *port) Stop(i int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.nic.Flush() // a port has written everything before it says that the queue is in reset
 	return p.nic.ModifyRQ(i, mlx5.StateERR, mlx5.StateRST)
 }
 
