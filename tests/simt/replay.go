@@ -31,6 +31,7 @@ type Replay struct {
 	Decap      packet.Decap
 	Sketches   uint32 // abi.Params.Sketches
 	Early      bool   // a fault of the host: completions come before their payload
+	Lacks      string // a fault of the device: the fence it has not, "acquire" or "release"
 
 	header replayHeader
 	frames bytes.Buffer
@@ -152,7 +153,11 @@ func (r *Replay) Run(ctx context.Context, dir string, s Sanitizer) (*Result, err
 	if err := os.WriteFile(path, slices.Concat(Bytes(h), r.frames.Bytes()), 0o644); err != nil {
 		return nil, err
 	}
-	out, err := Run(ctx, "tests/simt/lib/run.cc", s, path)
+	program := "run"
+	if r.Lacks != "" {
+		program = "no_" + r.Lacks
+	}
+	out, err := Run(ctx, "tests/simt/lib/"+program+".cc", s, path)
 	if err != nil {
 		return nil, err
 	}

@@ -115,6 +115,18 @@ func TestACompletionBeforeItsPayloadIsFound(t *testing.T) {
 	require.ErrorContains(t, err, "data race")
 }
 
+// TestADeviceWithoutItsFencesIsFound: the order that the poller keeps is what the runs without a
+// race go by.
+func TestADeviceWithoutItsFencesIsFound(t *testing.T) {
+	testcap.Program(t, compiler)
+	for _, fence := range []string{"acquire", "release"} {
+		r := &Replay{Lacks: fence}
+		feed(t, r, 7, 500)
+		_, err := r.Run(deadline(t), t.TempDir(), Thread)
+		require.ErrorContains(t, err, "data race", fence)
+	}
+}
+
 // TestThePortOnTheDeviceIsCleanUnderSanitizers: the NIC model's kernel beside the one that reads
 // its rings, one warp and several for a ring, with the same records in every build and order.
 func TestThePortOnTheDeviceIsCleanUnderSanitizers(t *testing.T) {

@@ -136,7 +136,9 @@ namespace sys {
 
 AGP_DEVICE uint8_t take8(uint64_t p, SIMT_AT) {
 	uint8_t v = simt::load<uint8_t>(p, file, line);
+#ifndef SIMT_NO_ACQUIRE // a fault for tests
 	simt::acquire();
+#endif
 	return v;
 }
 AGP_DEVICE uint8_t load8(uint64_t p, SIMT_AT) { return simt::load<uint8_t>(p, file, line); }
@@ -145,7 +147,11 @@ AGP_DEVICE uint64_t load64(uint64_t p, SIMT_AT) { return simt::load<uint64_t>(p,
 AGP_DEVICE void store32(uint64_t p, uint32_t v, SIMT_AT) { simt::store<uint32_t>(p, v, file, line); }
 AGP_DEVICE void store64(uint64_t p, uint64_t v, SIMT_AT) { simt::store<uint64_t>(p, v, file, line); }
 AGP_DEVICE void acquire() { simt::acquire(); }
+#ifdef SIMT_NO_RELEASE // a fault for tests
+AGP_DEVICE void release() {}
+#else
 AGP_DEVICE void release() { simt::release(); }
+#endif
 
 } // namespace sys
 
