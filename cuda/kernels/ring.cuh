@@ -481,9 +481,9 @@ struct receiver {
 						flush();
 						return;
 					}
-					if (quiet % 1024 == 0)
+					if (quiet % QUIET == 0)
 						pass();
-					if (quiet % 8192 == 0 || quiet == 64)
+					if (quiet % QUIET == 0 || quiet == 64)
 						report(AGP_RUNNING);
 				}
 				pause(20);

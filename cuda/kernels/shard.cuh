@@ -138,7 +138,7 @@ template <bool sketched> struct shard {
 			}
 			uint32_t n = head - tail < p->batch ? head - tail : p->batch;
 			if (n == 0) {
-				if (++quiet % 8192 == 0 || quiet == 64)
+				if (++quiet % QUIET == 0 || quiet == 64)
 					report();
 				pause(20);
 				continue;

@@ -11,6 +11,14 @@
 
 enum { WARPS_PER_BLOCK = 10 }; // at most
 
+// QUIET is after how many polls without work a warp gives the host a sign of life: some milliseconds
+// on a GPU. On the host, where a poll takes as long as a thread waits for its turn, it is much less.
+#ifdef __CUDACC__
+const uint32_t QUIET = 8192;
+#else
+const uint32_t QUIET = 64;
+#endif
+
 #ifdef __CUDACC__
 
 #define AGP_DEVICE static __device__ __forceinline__
