@@ -58,7 +58,25 @@ func (h Hardware) Build(conf *agppb.Configure, sink pipeline.Sink, log Log) (*Bu
 	return b.built, nil
 }
 
-// building is one call of Build.
+// OnGPU is the part of Build that is about the GPU, for a source that is open and stays the caller's.
+// A nil Pipeline says that the CPU is to be used, Why says why.
+func (h Hardware) OnGPU(conf *agppb.Configure, src source.Source, sink pipeline.Sink, log Log) (*Built, error) {
+	h.setDefaults()
+	b := &building{hardware: &h, conf: conf, sink: sink, log: log, built: &Built{}, src: src}
+	var err error
+	if b.built.Why, err = b.choose(); err != nil {
+		return nil, err
+	}
+	b.built.Close = func() error {
+		if b.gpu == nil {
+			return nil
+		}
+		return b.gpu.close()
+	}
+	return b.built, nil
+}
+
+// building is one call of Build or OnGPU.
 type building struct {
 	hardware *Hardware
 	conf     *agppb.Configure
@@ -131,7 +149,8 @@ func (b *building) flows() flow.Config {
 }
 
 func (b *building) sketches() summary.Config {
-	return summary.Config{TopK: int(b.conf.GetTopK()), Serialize: b.conf.GetSketchState(), WindowNs: b.conf.GetSketchWindowNs()}
+	c := b.conf
+	return summary.Config{TopK: int(c.GetTopK()), Serialize: c.GetSketchState(), WindowNs: c.GetSketchWindowNs(), Feature: c.GetSketchFeature()}
 }
 
 // open opens the source of conf and says in b what can be done with it.

@@ -49,9 +49,14 @@ func (r *reader) Close() error { r.closed++; return nil }
 
 // machine has GPUs of package cudatest, and no management library.
 func machine(version int, list ...driver.Info) (Hardware, *cudatest.Driver) {
+	return machineWith(cudatest.Kernel{Params: []int{int(unsafe.Sizeof(abi.Params{}))}}, version, list...)
+}
+
+// machineWith is machine with something that its kernels do.
+func machineWith(k cudatest.Kernel, version int, list ...driver.Info) (Hardware, *cudatest.Driver) {
 	all := map[string]cudatest.Kernel{}
 	for _, name := range []string{"agp_rings", "agp_rings_sketched", "agp_nic_send"} {
-		all[name] = cudatest.Kernel{Params: []int{int(unsafe.Sizeof(abi.Params{}))}}
+		all[name] = k
 	}
 	d := cudatest.New(cudatest.Options{Version: version, Devices: list, Kernels: all})
 	return Hardware{Driver: d.Open, Readings: func(string) (Readings, error) { return nil, gpu.ErrAbsent }}, d
@@ -469,4 +474,38 @@ func synthetic(t *testing.T, c *traffic.Capture) string {
 	require.NoError(t, c.WritePcap(f))
 	require.NoError(t, f.Close())
 	return path
+}
+
+// TestAGPUThatFailsWhileItRunsLosesCountedPackets: what it had is one reason of drops, the plugin is
+// told, and the next engine, on the CPU, reads on behind what is lost.
+func TestAGPUThatFailsWhileItRunsLosesCountedPackets(t *testing.T) {
+	const all = 20000
+	file := writeCapture(t, all)
+	fail := cudatest.Kernel{Params: []int{int(unsafe.Sizeof(abi.Params{}))}, Run: func(*cudatest.Call) driver.Result {
+		time.Sleep(20 * time.Millisecond) // the relay fills the rings meanwhile
+		return driver.IllegalAddress
+	}}
+	h, d := machineWith(fail, 13000, cudatest.H200())
+	p := beginBuilder(t, h.Build)
+	p.configure(onGPUs("cuda", file))
+	ev := p.until(func(ev *agppb.Event) bool { return isFinished(ev) || ev.GetError() != nil })
+	require.Nil(t, ev.GetFinished())
+	require.True(t, ev.GetError().GetGpu())
+	require.Contains(t, ev.GetError().GetText(), "the GPU has failed")
+	require.Contains(t, ev.GetError().GetText(), "CUDA_ERROR_ILLEGAL_ADDRESS")
+	last := p.events[len(p.events)-2].GetSnapshot().GetEngine()
+	seen := last.GetPacketsSeen()
+	require.NotZero(t, seen)
+	require.Less(t, seen, uint64(all))
+	require.Equal(t, map[string]uint64{cuda.DropDeviceState: seen}, last.GetDrops())
+	require.Zero(t, last.GetPacketsActive())
+	require.Error(t, p.served())
+	require.NotZero(t, d.Calls("cuLaunchKernelEx"))
+
+	next := onGPUs("auto", file)
+	next.GpuFailed, next.Source.SkipFrames, next.MaxFlows = "3 engines in a row failed with the GPU", seen, 1<<15
+	s := &sink{}
+	b, _ := build(t, next, s)
+	require.NoError(t, b.Pipeline.Run(context.Background()))
+	require.Len(t, s.records, int(all-seen))
 }

@@ -19,6 +19,9 @@ import (
 	"github.com/agp-net/telegraf-agp/plugins/runner"
 )
 
+// hardware is this machine's; tests have others.
+var hardware engine.Hardware
+
 // version is set by the linker; without it the module's version is used.
 var version string
 
@@ -95,7 +98,7 @@ func engineCommand() *cli.Command {
 		},
 		Action: func(c *cli.Context) error {
 			if !c.IsSet("restore") {
-				return engine.Main(c.Context, programVersion(), engine.Build)
+				return engine.Main(c.Context, programVersion(), hardware.Build)
 			}
 			lines, err := engine.Restore(c.String("restore"), c.StringSlice("interface"))
 			for _, l := range lines {

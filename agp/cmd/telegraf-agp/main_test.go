@@ -26,13 +26,20 @@ import (
 	"github.com/agp-net/telegraf-agp/agp/model"
 	"github.com/agp-net/telegraf-agp/agp/options"
 	"github.com/agp-net/telegraf-agp/agp/packet"
+	simt "github.com/agp-net/telegraf-agp/tests/simt/machine"
 )
 
 // The test binary is the program itself when this variable is set; its name
 // begins with the program's, so that it is also what the plugin starts as engine.
 const mainEnv = "AGP_TEST_MAIN"
 
+// With this one the machine has a GPU, which is emulated.
+const emulatedEnv = "AGP_TEST_EMULATED"
+
 func TestMain(m *testing.M) {
+	if os.Getenv(emulatedEnv) != "" {
+		hardware = simt.Emulated()
+	}
 	if os.Getenv(mainEnv) != "" {
 		os.Exit(run(context.Background(), append([]string{"telegraf-agp"}, os.Args[1:]...)))
 	}

@@ -24,8 +24,10 @@ import (
 	"github.com/agp-net/telegraf-agp/agp/options"
 	"github.com/agp-net/telegraf-agp/agp/packet"
 	"github.com/agp-net/telegraf-agp/agp/pipeline/cpu"
+	"github.com/agp-net/telegraf-agp/agp/source"
 	"github.com/agp-net/telegraf-agp/agp/source/pcap"
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
+	"github.com/agp-net/telegraf-agp/agp/telemetry/agppb"
 )
 
 // exitUnreadable says that a part of the input could not be read; everything readable was processed.
@@ -40,9 +42,11 @@ func replayCommand() *cli.Command {
 			"Exit status: 0 all read, 1 error, 3 a part of the input was unreadable (the rest was processed).",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Value: "table", Usage: "`FORMAT`: json (one object per line), influx (line protocol) or table"},
+			&cli.StringFlag{Name: "pipeline", Value: options.PipelineAuto, Usage: "`WHO` processes the packets: auto (a GPU if one suffices, else the CPU), cpu or cuda"},
+			&cli.StringFlag{Name: "gpu", Usage: "`GPU` to use, by number or UUID; default: the first that suffices"},
 			&cli.StringFlag{Name: "models", Usage: "`LIST` of model files or folders, comma separated; none switches scoring off; default: the shipped models"},
 			&cli.IntFlag{Name: "queues", Usage: "flow table shards, one goroutine each; 0: what suits this machine"},
-			&cli.IntFlag{Name: "batch", Value: cpu.DefaultBatch, Usage: "frames per batch"},
+			&cli.IntFlag{Name: "batch", Value: cpu.DefaultBatch, Usage: "frames per batch, on the CPU"},
 			&cli.Float64Flag{Name: "speed", Usage: "1.0 replays at capture pace, 0 as fast as possible"},
 			&cli.StringFlag{Name: "interface", Usage: "value of the interface tag; default: the file's name"},
 			&cli.DurationFlag{Name: "idle-timeout", Value: flow.DefaultIdleNs, Usage: "a flow without packets for longer ends"},
@@ -99,19 +103,11 @@ func replay(c *cli.Context) error {
 		return err
 	}
 	defer src.Close()
-	p, err := cpu.New(cpu.Config{
-		Source: src, SourceName: "pcap", Interface: name, Sink: sink,
-		Queues: c.Int("queues"), Batch: c.Int("batch"), Decap: decap,
-		Flow: flow.Config{
-			IdleNs: int64(c.Duration("idle-timeout")), ActiveNs: int64(c.Duration("active-timeout")), MaxFlows: c.Int("max-flows"),
-			Key: flow.KeyOptions{VLAN: c.Bool("key-vlan"), Tunnel: c.Bool("key-tunnel")},
-		},
-		Models: models,
-		Sketch: cpu.SketchConfig{TopK: c.Int("top"), Feature: c.String("sketch-feature"), WindowNs: int64(c.Duration("window"))},
-	})
+	p, why, closeGPU, err := replayPipeline(c, name, src, sink, decap, models)
 	if err != nil {
 		return err
 	}
+	defer func() { _ = closeGPU() }() // the process ends anyway
 
 	done := progress(ctx, p, src.Stats().Size)
 	start := time.Now()
@@ -121,6 +117,7 @@ func replay(c *cli.Context) error {
 
 	var snap telemetry.Snapshot
 	p.Snapshot(&snap)
+	snap.Engine.PipelineReason = why
 	err = errors.Join(sink.finish(&snap, seconds), out.Flush())
 	if stdout.err != nil {
 		err = stdout.err // once, however many writes met it
@@ -132,6 +129,52 @@ func replay(c *cli.Context) error {
 		return cli.Exit("replay: "+why, exitUnreadable)
 	}
 	return nil
+}
+
+// replayable is a pipeline that says how far it has read.
+type replayable interface {
+	Run(context.Context) error
+	Snapshot(*telemetry.Snapshot)
+	Progress() source.Stats
+}
+
+// replayPipeline makes the pipeline that the options name, and says why it is that one.
+func replayPipeline(c *cli.Context, name string, src source.Source, sink replaySink, decap packet.Decap, models *model.Set) (p replayable, why string, closeGPU func() error, err error) {
+	conf := &agppb.Configure{
+		Interface: name, Source: &agppb.Source{Kind: "pcap"}, Pipeline: c.String("pipeline"), Gpu: c.String("gpu"), Queues: uint32(max(0, c.Int("queues"))),
+		IdleTimeoutNs: int64(c.Duration("idle-timeout")), ActiveTimeoutNs: int64(c.Duration("active-timeout")), MaxFlows: uint64(c.Int("max-flows")),
+		Decap:   &agppb.Decap{Vxlan: decap.VXLAN, Gre: decap.GRE, Geneve: decap.Geneve, Gtpu: decap.GTPU},
+		KeyVlan: c.Bool("key-vlan"), KeyTunnel: c.Bool("key-tunnel"),
+		TopK: uint32(max(0, c.Int("top"))), SketchWindowNs: int64(c.Duration("window")), SketchFeature: c.String("sketch-feature"),
+	}
+	if !slices.Contains(options.Pipelines(), conf.Pipeline) {
+		return nil, "", nil, fmt.Errorf("pipeline = %q, allowed are %s", conf.Pipeline, strings.Join(options.Pipelines(), ", "))
+	}
+	for _, m := range models.Models() {
+		conf.Models = append(conf.Models, m.ID())
+	}
+	built, err := hardware.OnGPU(conf, src, sink, func(level agppb.Log_Level, format string, args ...any) {
+		if level >= agppb.Log_WARN {
+			fmt.Fprintf(os.Stderr, "replay: "+format+"\n", args...)
+		}
+	})
+	if err != nil {
+		return nil, "", nil, err
+	}
+	if built.Pipeline != nil {
+		return built.Pipeline.(replayable), built.Why, built.Close, nil
+	}
+	q, err := cpu.New(cpu.Config{
+		Source: src, SourceName: "pcap", Interface: name, Sink: sink,
+		Queues: c.Int("queues"), Batch: c.Int("batch"), Decap: decap,
+		Flow: flow.Config{
+			IdleNs: int64(c.Duration("idle-timeout")), ActiveNs: int64(c.Duration("active-timeout")), MaxFlows: c.Int("max-flows"),
+			Key: flow.KeyOptions{VLAN: c.Bool("key-vlan"), Tunnel: c.Bool("key-tunnel")},
+		},
+		Models: models,
+		Sketch: cpu.SketchConfig{TopK: c.Int("top"), Feature: c.String("sketch-feature"), WindowNs: int64(c.Duration("window"))},
+	})
+	return q, built.Why, built.Close, err
 }
 
 // output ends the run at the first failed write: nobody would see the rest.
@@ -212,7 +255,7 @@ func parseDecap(names []string) (d packet.Decap, err error) {
 }
 
 // progress draws a bar on standard error while a terminal is there to see it.
-func progress(ctx context.Context, p *cpu.Pipeline, size int64) (done func()) {
+func progress(ctx context.Context, p replayable, size int64) (done func()) {
 	if !term.IsTerminal(int(os.Stderr.Fd())) {
 		return func() {}
 	}
@@ -323,6 +366,7 @@ func (s *tableSink) Alert(a *telemetry.Alert) {
 func (s *tableSink) finish(snap *telemetry.Snapshot, seconds float64) error {
 	e := &snap.Engine
 	t := tabwriter.NewWriter(s.w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "pipeline\t%s\t%s\n", e.Pipeline, e.PipelineReason)
 	fmt.Fprintf(t, "packets\t%d\t%.2f Mpps\n", e.PacketsSeen, float64(e.PacketsSeen)/seconds/1e6)
 	fmt.Fprintf(t, "in records\t%d\t%d records\n", e.PacketsRecorded, e.Records)
 	for _, reason := range slices.Sorted(maps.Keys(e.Drops)) {

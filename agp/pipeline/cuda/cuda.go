@@ -21,7 +21,8 @@ import (
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
 )
 
-// DropDeviceState is the reason of packets in flows that ended with the kernel, without a record.
+// DropDeviceState is the reason of packets that the kernel had, or had yet to take, when it ended: in
+// no record.
 const DropDeviceState = "lost_with_device_state"
 
 // Errors of a Pipeline.
@@ -577,6 +578,14 @@ func (p *Pipeline) Snapshot(s *telemetry.Snapshot) {
 		e.Drops[reason] += n
 		e.PacketsSeen += n
 	}
+	if p.cfg.Source != nil {
+		// What waits in the rings is on its way: another engine reads on behind it.
+		delivered := p.source.Frames - p.source.Dropped[relay.DropFull]
+		for _, n := range p.source.Dropped {
+			delivered += n
+		}
+		e.PacketsSeen = max(e.PacketsSeen, delivered)
+	}
 	maps.Copy(e.Errors, p.source.Repaired)
 	gone := e.PacketsRecorded
 	for _, n := range e.Drops {
@@ -591,6 +600,9 @@ func (p *Pipeline) Snapshot(s *telemetry.Snapshot) {
 	}
 	p.sketchRows(s)
 }
+
+// Progress returns how far the source has been read. Safe from any goroutine.
+func (p *Pipeline) Progress() source.Stats { return p.feeder.Stats() }
 
 func count(m map[string]uint64, reason string, n uint64) {
 	if n > 0 {
