@@ -209,6 +209,9 @@ func everything(d *cudatest.Driver) (err error) {
 		func() error { return s.Fill(p, 1, 16) },
 		func() error { return s.CopyToDevice(p, b, 0, 16) },
 		func() error { return s.CopyFromDevice(b, 64, p, 16) },
+		func() error {
+			return s.CopyRowsToDevice(cuda.Rows{Dst: p, DstPitch: 64, SrcPitch: 32, Width: 16, Count: 3}, b, 0)
+		},
 		func() error { return s.Record(e2) },
 		func() error { _, err := e2.Done(); return err },
 		func() error { word.Store(1); return e2.Synchronize() },
@@ -240,7 +243,7 @@ var apiCalls = []string{
 	"cuDeviceGetPCIBusId", "cuDeviceTotalMem", "cuDeviceGetAttribute", "cuDevicePrimaryCtxSetFlags", "cuDevicePrimaryCtxRetain",
 	"cuDevicePrimaryCtxRelease", "cuCtxSetCurrent", "cuCtxPushCurrent", "cuCtxPopCurrent", "cuCtxGetLimit", "cuMemGetInfo", "cuMemAlloc",
 	"cuMemFree", "cuMemHostAlloc", "cuMemFreeHost", "cuMemHostGetDevicePointer", "cuMemGetHandleForAddressRange", "cuMemsetD8Async",
-	"cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync", "cuStreamCreate", "cuStreamDestroy", "cuStreamQuery", "cuStreamSynchronize", "cuEventCreate",
+	"cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync", "cuMemcpy2DAsync", "cuStreamCreate", "cuStreamDestroy", "cuStreamQuery", "cuStreamSynchronize", "cuEventCreate",
 	"cuEventDestroy", "cuEventRecord", "cuEventQuery", "cuEventSynchronize", "cuEventElapsedTime", "cuModuleLoadDataEx", "cuModuleUnload",
 	"cuModuleGetFunction", "cuFuncLoad", "cuFuncGetAttribute", "cuFuncSetAttribute", "cuFuncGetParamInfo",
 	"cuOccupancyMaxActiveBlocksPerMultiprocessor", "cuLaunchKernel", "cuLaunchKernelEx", "cuLinkCreate", "cuLinkAddData", "cuLinkComplete",
@@ -577,6 +580,27 @@ func TestStartTwiceStopTwice(t *testing.T) {
 	require.Len(t, d.Leaks(), 1)
 }
 
+// TestRowsAreCopied: each to its place, and nothing between them.
+func TestRowsAreCopied(t *testing.T) {
+	d := fake(cudatest.Options{})
+	c := retain(t, d)
+	b, err := c.HostAlloc(64)
+	require.NoError(t, err)
+	p, err := c.Alloc(64)
+	require.NoError(t, err)
+	s, err := c.NewStream()
+	require.NoError(t, err)
+	copy(b.Bytes, "..one....two....six")
+	require.NoError(t, c.Fill(p, '-', 64))
+	require.NoError(t, s.CopyRowsToDevice(cuda.Rows{Dst: p + 1, DstPitch: 4, SrcPitch: 7, Width: 3, Count: 3}, b, 2))
+	require.NoError(t, s.Synchronize())
+	got := make([]byte, 14)
+	require.NoError(t, c.CopyFromDevice(got, p))
+	require.Equal(t, "-one-two-six--", string(got))
+	require.NoError(t, errors.Join(s.Close(), b.Free(), c.Free(p), c.Close()))
+	require.Empty(t, d.Leaks())
+}
+
 func TestArguments(t *testing.T) {
 	d := fake(cudatest.Options{})
 	c := retain(t, d)
@@ -600,17 +624,30 @@ func TestArguments(t *testing.T) {
 		"copy past the end":     func() error { return s.CopyToDevice(p, b, 60, 5) },
 		"copy before the start": func() error { return s.CopyFromDevice(b, -1, p, 4) },
 		"copy of less than 0":   func() error { return s.CopyToDevice(p, b, 0, -1) },
-		"no argument":           func() error { return s.Launch(f, cuda.Launch{}) },
-		"argument too small":    func() error { return s.Launch(f, cuda.Launch{}, cuda.Value(&word)) },
-		"one argument more":     func() error { return s.Launch(f, cuda.Launch{}, good, good) },
-		"negative grid":         func() error { return s.Launch(f, cuda.Launch{Grid: cuda.Dim{X: -1}}, good) },
-		"negative block":        func() error { return s.Launch(f, cuda.Launch{Block: cuda.Dim{Y: -1}}, good) },
-		"negative shared":       func() error { return s.Launch(f, cuda.Launch{SharedBytes: -1}, good) },
-		"part of a page":        func() error { _, err := c.DMABuf(p, 100); return err },
+		"rows past the end": func() error {
+			return s.CopyRowsToDevice(cuda.Rows{Dst: p, DstPitch: 16, SrcPitch: 32, Width: 16, Count: 2}, b, 17)
+		},
+		"rows that overlap": func() error {
+			return s.CopyRowsToDevice(cuda.Rows{Dst: p, DstPitch: 8, SrcPitch: 32, Width: 16, Count: 2}, b, 0)
+		},
+		"rows of less than 0": func() error {
+			return s.CopyRowsToDevice(cuda.Rows{Dst: p, DstPitch: 8, SrcPitch: 32, Width: -1, Count: 2}, b, 0)
+		},
+		"rows without end": func() error {
+			return s.CopyRowsToDevice(cuda.Rows{Dst: p, DstPitch: 16, SrcPitch: 1 << 40, Width: 16, Count: 1 << 40}, b, 0)
+		},
+		"no argument":        func() error { return s.Launch(f, cuda.Launch{}) },
+		"argument too small": func() error { return s.Launch(f, cuda.Launch{}, cuda.Value(&word)) },
+		"one argument more":  func() error { return s.Launch(f, cuda.Launch{}, good, good) },
+		"negative grid":      func() error { return s.Launch(f, cuda.Launch{Grid: cuda.Dim{X: -1}}, good) },
+		"negative block":     func() error { return s.Launch(f, cuda.Launch{Block: cuda.Dim{Y: -1}}, good) },
+		"negative shared":    func() error { return s.Launch(f, cuda.Launch{SharedBytes: -1}, good) },
+		"part of a page":     func() error { _, err := c.DMABuf(p, 100); return err },
 	} {
 		require.ErrorIs(t, f(), cuda.ErrArgument, name)
 	}
 	require.NoError(t, c.Free(0))
+	require.NoError(t, s.CopyRowsToDevice(cuda.Rows{Dst: p}, b, 0))
 	require.NoError(t, c.CopyToDevice(p, nil))
 	require.NoError(t, c.CopyFromDevice(nil, p))
 	require.NoError(t, c.Fill(p, 0, 0))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -106,6 +107,18 @@ func TestLivePersistentKernel(t *testing.T) {
 		{"CopyToDevice of much", func() error { return c.CopyToDevice(more, make([]byte, 8<<20)) }},
 		{"Stream.CopyToDevice", func() error { return other.CopyToDevice(more, host, 0, 1<<20) }},
 		{"Stream.CopyFromDevice", func() error { return other.CopyFromDevice(host, 0, more, 1<<20) }},
+		{"Stream.CopyRowsToDevice", func() error {
+			copy(host.Bytes[4096:], "one")
+			copy(host.Bytes[4096+128:], "two")
+			return errors.Join(other.CopyRowsToDevice(cuda.Rows{Dst: more + 4096, DstPitch: 3, SrcPitch: 128, Width: 3, Count: 2}, host, 4096), other.Synchronize())
+		}},
+		{"CopyFromDevice of the rows", func() error {
+			err := c.CopyFromDevice(got[:6], more+4096)
+			if err == nil && string(got[:6]) != "onetwo" {
+				err = fmt.Errorf("rows: %q", got[:6])
+			}
+			return err
+		}},
 		{"Since", func() error {
 			d, err := e2.Since(e1)
 			if err == nil && d <= 0 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 	"unsafe"
@@ -111,6 +112,34 @@ func (s *Stream) CopyToDevice(p DevicePtr, src *HostBuffer, off, n int) error {
 	return s.c.do("cuMemcpyHtoDAsync", func() Result {
 		return s.c.api.MemcpyHtoDAsync(uint64(p), mem, uint64(n), s.handle)
 	})
+}
+
+// Rows says what CopyRowsToDevice copies: Count rows of Width bytes, which begin Pitch
+// bytes after each other on their side.
+type Rows struct {
+	Dst                DevicePtr
+	DstPitch, SrcPitch int
+	Width, Count       int
+}
+
+// CopyRowsToDevice copies rows of src from off on, when it is the stream's turn, with
+// one call however many there are: src may be changed and given back after that only.
+func (s *Stream) CopyRowsToDevice(r Rows, src *HostBuffer, off int) error {
+	if r.Width < 0 || r.Count < 0 || r.SrcPitch < r.Width || r.DstPitch < r.Width || r.Count > 1 && r.SrcPitch > (math.MaxInt-r.Width)/(r.Count-1) {
+		return fmt.Errorf("%w: %d rows of %d bytes at distances of %d and %d", ErrArgument, r.Count, r.Width, r.SrcPitch, r.DstPitch)
+	}
+	if r.Width == 0 || r.Count == 0 {
+		return nil
+	}
+	mem, err := src.part(off, (r.Count-1)*r.SrcPitch+r.Width)
+	if err != nil {
+		return err
+	}
+	rows := api.Rows{
+		Src: mem, SrcPitch: uint64(r.SrcPitch), Dst: uint64(r.Dst), DstPitch: uint64(r.DstPitch),
+		Width: uint64(r.Width), Count: uint64(r.Count),
+	}
+	return s.c.do("cuMemcpy2DAsync", func() Result { return s.c.api.Memcpy2DAsync(&rows, s.handle) })
 }
 
 // CopyFromDevice copies n bytes from p into dst at off, when it is the stream's turn.

@@ -413,6 +413,19 @@ func (d *Driver) MemcpyDtoHAsync(dst unsafe.Pointer, src, n uint64, h api.Handle
 	return d.queue("cuMemcpyDtoHAsync", h, src, n, func(mem []byte) { copy(unsafe.Slice((*byte)(dst), n), mem) })
 }
 
+// Memcpy2DAsync implements the interface.
+func (d *Driver) Memcpy2DAsync(r *api.Rows, h api.Handle) api.Result {
+	rows := *r
+	if rows.SrcPitch < rows.Width || rows.DstPitch < rows.Width {
+		return api.InvalidValue
+	}
+	return d.queue("cuMemcpy2DAsync", h, rows.Dst, (rows.Count-1)*rows.DstPitch+rows.Width, func(mem []byte) {
+		for i := range rows.Count {
+			copy(mem[i*rows.DstPitch:][:rows.Width], unsafe.Slice((*byte)(unsafe.Add(rows.Src, i*rows.SrcPitch)), rows.Width))
+		}
+	})
+}
+
 // StreamCreate implements the interface.
 func (d *Driver) StreamCreate(uint32) (api.Handle, api.Result) {
 	defer d.lock()()

@@ -70,6 +70,15 @@ type Config struct {
 	MemSyncDomain uint32 // CUlaunchMemSyncDomain: 0 default, 1 remote
 }
 
+// Rows are copied by a two-dimensional copy: so many, each Width bytes, that begin Pitch
+// bytes after each other on either side.
+type Rows struct {
+	Src                unsafe.Pointer // page-locked
+	Dst                uint64
+	SrcPitch, DstPitch uint64
+	Width, Count       uint64
+}
+
 // InputType is a CUjitInputType.
 type InputType int32
 
@@ -115,6 +124,7 @@ type Driver interface {
 	MemsetD8Async(p uint64, v byte, n uint64, stream Handle) Result
 	MemcpyHtoDAsync(dst uint64, src unsafe.Pointer, n uint64, stream Handle) Result
 	MemcpyDtoHAsync(dst unsafe.Pointer, src uint64, n uint64, stream Handle) Result
+	Memcpy2DAsync(r *Rows, stream Handle) Result // host to device
 
 	StreamCreate(flags uint32) (Handle, Result)
 	StreamDestroy(Handle) Result

@@ -193,6 +193,41 @@ func (d *driver) MemcpyDtoHAsync(dst unsafe.Pointer, src, n uint64, stream api.H
 	return d.call(cuMemcpyDtoHAsync, uintptr(dst), uintptr(src), uintptr(n), uintptr(stream))
 }
 
+// Kinds of memory: CUmemorytype.
+const (
+	memoryHost   = 1
+	memoryDevice = 2
+)
+
+// copy2D is CUDA_MEMCPY2D.
+type copy2D struct {
+	srcX, srcY uintptr
+	srcType    uint32
+	_          uint32
+	srcHost    unsafe.Pointer
+	srcDevice  uint64
+	srcArray   uintptr
+	srcPitch   uintptr
+	dstX, dstY uintptr
+	dstType    uint32
+	_          uint32
+	dstHost    unsafe.Pointer
+	dstDevice  uint64
+	dstArray   uintptr
+	dstPitch   uintptr
+	width      uintptr
+	height     uintptr
+}
+
+func (d *driver) Memcpy2DAsync(r *api.Rows, stream api.Handle) api.Result {
+	c := &copy2D{
+		srcType: memoryHost, srcHost: r.Src, srcPitch: uintptr(r.SrcPitch),
+		dstType: memoryDevice, dstDevice: r.Dst, dstPitch: uintptr(r.DstPitch),
+		width: uintptr(r.Width), height: uintptr(r.Count),
+	}
+	return d.call(cuMemcpy2DAsync, uintptr(unsafe.Pointer(c)), uintptr(stream))
+}
+
 func (d *driver) StreamCreate(flags uint32) (api.Handle, api.Result) {
 	var h api.Handle
 	r := d.call(cuStreamCreate, uintptr(unsafe.Pointer(&h)), uintptr(flags))

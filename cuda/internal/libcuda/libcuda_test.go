@@ -129,10 +129,12 @@ func TestArgumentsArriveAsTheDriverHasThem(t *testing.T) {
 	ok(d.MemcpyHtoDAsync(p, unsafe.Pointer(&src[0]), 7, s))
 	ok(d.MemcpyDtoHAsync(unsafe.Pointer(&dst[0]), p, 4, s))
 	require.Equal(t, "xxxx", string(dst))
+	ok(d.Memcpy2DAsync(&api.Rows{Src: unsafe.Pointer(&src[0]), Dst: p, SrcPitch: 4, DstPitch: 64, Width: 3, Count: 2}, s))
 	require.Equal(t, api.NotReady, d.StreamQuery(s))
 	ok(d.StreamSynchronize(s))
 	ok(d.StreamDestroy(s))
-	noted("cuMemsetD8Async 700000000100 165 8589934592 0x5001\ncuMemcpyHtoDAsync 700000000100 payload 0x5001\ncuMemcpyDtoHAsync 700000000100 0x5001\ncuStreamSynchronize 0x5001\ncuStreamDestroy 0x5001")
+	noted("cuMemsetD8Async 700000000100 165 8589934592 0x5001\ncuMemcpyHtoDAsync 700000000100 payload 0x5001\ncuMemcpyDtoHAsync 700000000100 0x5001\n" +
+		"cuMemcpy2DAsync 0,0 1 pay 0 (nil) 4 to 0,0 2 (nil) 700000000100 (nil) 64: 3 x 2 0x5001\ncuStreamSynchronize 0x5001\ncuStreamDestroy 0x5001")
 
 	e, r := d.EventCreate(2)
 	ok(r)
@@ -252,7 +254,7 @@ func TestNumbersAreThoseOfTheHeader(t *testing.T) {
 		"STREAM_NON_BLOCKING": api.StreamNonBlocking, "EVENT_DISABLE_TIMING": api.EventNoTiming, "LIMIT_STACK_SIZE": api.LimitStackSize,
 		"MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD": api.HandleDMABuf, "JIT_INPUT_CUBIN": int(api.InputCubin), "JIT_INPUT_PTX": int(api.InputPTX),
 		"JIT_INFO_LOG_BUFFER": jitInfoLog, "JIT_INFO_LOG_BUFFER_SIZE_BYTES": jitInfoLogSize, "JIT_ERROR_LOG_BUFFER": jitErrorLog,
-		"JIT_ERROR_LOG_BUFFER_SIZE_BYTES": jitErrorLogSize, "JIT_LOG_VERBOSE": jitLogVerbose,
+		"JIT_ERROR_LOG_BUFFER_SIZE_BYTES": jitErrorLogSize, "JIT_LOG_VERBOSE": jitLogVerbose, "MEMORYTYPE_HOST": memoryHost, "MEMORYTYPE_DEVICE": memoryDevice,
 		"LAUNCH_ATTRIBUTE_COOPERATIVE": launchCooperative, "LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION": launchCluster, "LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN": launchMemSyncDomain,
 	} {
 		require.Equal(t, number("CU_"+name), v, name)

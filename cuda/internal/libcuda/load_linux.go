@@ -55,6 +55,7 @@ const (
 	cuMemsetD8Async
 	cuMemcpyHtoDAsync
 	cuMemcpyDtoHAsync
+	cuMemcpy2DAsync
 	cuStreamCreate
 	cuStreamDestroy
 	cuStreamQuery
@@ -118,6 +119,7 @@ var symbols = [functions]symbol{
 	cuMemsetD8Async:               {name: "cuMemsetD8Async"},
 	cuMemcpyHtoDAsync:             {name: "cuMemcpyHtoDAsync_v2"},
 	cuMemcpyDtoHAsync:             {name: "cuMemcpyDtoHAsync_v2"},
+	cuMemcpy2DAsync:               {name: "cuMemcpy2DAsync_v2"},
 	cuStreamCreate:                {name: "cuStreamCreate"},
 	cuStreamDestroy:               {name: "cuStreamDestroy_v2"},
 	cuStreamQuery:                 {name: "cuStreamQuery"},

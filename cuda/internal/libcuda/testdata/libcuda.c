@@ -47,6 +47,16 @@ int cuMemGetHandleForAddressRange(void *h, ptr p, size_t n, int t, unsigned long
 int cuMemsetD8Async(ptr p, unsigned char v, size_t n, handle s) { NOTE("cuMemsetD8Async %llx %d %zu %p\n", (unsigned long long)p, v, n, s); return 0; }
 int cuMemcpyHtoDAsync_v2(ptr d, const void *s, size_t n, handle h) { NOTE("cuMemcpyHtoDAsync %llx %.*s %p\n", (unsigned long long)d, (int)n, (const char *)s, h); return 0; }
 int cuMemcpyDtoHAsync_v2(void *d, ptr s, size_t n, handle h) { NOTE("cuMemcpyDtoHAsync %llx %p\n", (unsigned long long)s, h); memset(d, 'x', n); return 0; }
+struct copy2d {
+	size_t src_x, src_y; uint src_type; const char *src_host; ptr src_device; handle src_array; size_t src_pitch;
+	size_t dst_x, dst_y; uint dst_type; void *dst_host; ptr dst_device; handle dst_array; size_t dst_pitch;
+	size_t width, height;
+};
+int cuMemcpy2DAsync_v2(const struct copy2d *c, handle h) {
+	NOTE("cuMemcpy2DAsync %zu,%zu %u %.*s %llx %p %zu to %zu,%zu %u %p %llx %p %zu: %zu x %zu %p\n", c->src_x, c->src_y, c->src_type, (int)c->width, c->src_host, (unsigned long long)c->src_device, c->src_array,
+		c->src_pitch, c->dst_x, c->dst_y, c->dst_type, c->dst_host, (unsigned long long)c->dst_device, c->dst_array, c->dst_pitch, c->width, c->height, h);
+	return 0;
+}
 int cuStreamCreate(handle *s, uint f) { *s = (handle)(uintptr_t)(0x5000 + f); return 0; }
 int cuStreamDestroy_v2(handle s) { NOTE("cuStreamDestroy %p\n", s); return 0; }
 int cuStreamQuery(handle s) { return s == (handle)0x5001 ? 600 : 0; }
