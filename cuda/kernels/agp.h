@@ -372,6 +372,8 @@ typedef struct {
 	uint64_t control; // agp_control: AGP_STOP ends it
 	uint64_t rings;   // agp_ring[count]
 	uint64_t sent;    // uint64[count], packets of each ring when it has ended; mapped host memory
+	uint64_t late;    // uint64[count * warps], 0: none. Of each warp, the batches that were due before
+	                  // there was credit for them: a port would have dropped them. Mapped host memory
 	uint32_t count, warps;
 	uint32_t flows;     // of each ring
 	uint32_t frame_len; // without FCS, 60 to the pitch
@@ -382,6 +384,8 @@ typedef struct {
 	uint32_t pace;        // clock cycles of the device per batch of 32, 0: as fast as there is credit
 	uint32_t new_per_1024; // packets in 1024 that begin another flow in the place of one
 	uint32_t prefill;      // not 0: write without credit, before the rings are read
+	uint32_t per_flow;     // packets of a flow from its first to its last, 0: without end
+	uint32_t pad;
 } agp_nic;
 
 #endif

@@ -166,11 +166,13 @@ type Params struct {
 
 // NIC is agp_nic: the argument of agp_nic_send.
 type NIC struct {
-	Control, Rings, Sent             Addr
+	Control, Rings, Sent, Late       Addr
 	Count, Warps, Flows, FrameLen    uint32
 	Packets, Seed                    uint64
 	StartNs                          int64
 	GapNs, Pace, NewPer1024, Prefill uint32
+	PerFlow                          uint32
+	_                                uint32
 }
 
 // Which sketches a Params asks for, see agp/sketch and agp/pipeline/summary.
