@@ -108,8 +108,8 @@ type fitter interface {
 // grid is the size of the kernel's launch. There is one ring per block, so that each has a
 // multiprocessor of its own as long as there are enough.
 func (p *Pipeline) grid() (blocks, warps, shared int) {
-	warps, shared = Block(1, p.cfg.Shards)
-	return p.cfg.Rings, warps, shared
+	warps, shared = Block(p.cfg.PerBlock, p.cfg.Shards)
+	return (p.cfg.Rings-1)/p.cfg.PerBlock + 1, warps, shared
 }
 
 // Grid is the number of the kernel's blocks, each on one multiprocessor, and of the warps of each.

@@ -85,11 +85,13 @@ type Config struct {
 	// Port makes what feeds the queues, which are those of a port then: times are ns since the
 	// Unix epoch.
 	Port       func(queues []mlx5.Queue) (Feeder, error)
+	OnDevice   bool // the queues of Port are in the device's memory: only Addr says where, see mlx5.Offsets
 	SourceName string
 	Interface  string
 	Sink       pipeline.Sink
 	Rings      int
 	Shards     int    // state warps per ring, each with a part of its flows
+	PerBlock   int    // rings that share a multiprocessor; default 1
 	LogRQ      uint8  // receive WQEs per ring, log2
 	Pitch      uint32 // bytes of a frame that the device can see
 	Batch      int    // packets that a warp takes at a time, 1 to 32
@@ -121,6 +123,9 @@ func (c *Config) setDefaults() error {
 			c.Shards /= 2
 		}
 	}
+	if c.PerBlock == 0 {
+		c.PerBlock = 1
+	}
 	if c.LogRQ == 0 {
 		c.LogRQ = defaultLogRQ
 	}
@@ -140,10 +145,14 @@ func (c *Config) setDefaults() error {
 		c.LogRecords = defaultRecords
 	}
 	switch {
+	case c.OnDevice && c.Port == nil:
+		return fmt.Errorf("%w: the relay cannot write to queues in the device's memory", ErrConfig)
 	case c.Rings < 1 || c.Rings > MaxRings:
 		return fmt.Errorf("%w: %d rings, allowed: 1 to %d", ErrConfig, c.Rings, MaxRings)
 	case c.Shards < 1 || c.Shards > abi.Shards:
 		return fmt.Errorf("%w: %d state warps per ring, allowed: 1 to %d", ErrConfig, c.Shards, abi.Shards)
+	case c.PerBlock < 1 || c.PerBlock*(1+c.Shards) > abi.Warps:
+		return fmt.Errorf("%w: %d rings of %d warps share a multiprocessor, allowed: 1 to %d", ErrConfig, c.PerBlock, 1+c.Shards, abi.Warps/(1+c.Shards))
 	case c.Batch < 1 || c.Batch > abi.Lanes:
 		return fmt.Errorf("%w: batches of %d, allowed: 1 to %d", ErrConfig, c.Batch, abi.Lanes)
 	case c.Patience < 0 || c.Heartbeat < 0:
@@ -236,7 +245,7 @@ func (p *Pipeline) allocate() error {
 		Control: control.Addr, Rings: rings, Count: uint32(p.cfg.Rings), Batch: uint32(p.cfg.Batch),
 		Decap: flags(d.VXLAN, d.GRE, d.Geneve, d.GTPU), Key: flags(k.VLAN, k.Tunnel),
 		IdleNs: p.cfg.Flow.IdleNs, ActiveNs: p.cfg.Flow.ActiveNs, LingerNs: p.cfg.Flow.LingerNs, Seed: flow.Seed(p.cfg.Key),
-		Sketches: p.cfg.Sketches, Shards: uint32(p.cfg.Shards), PerBlock: 1,
+		Sketches: p.cfg.Sketches, Shards: uint32(p.cfg.Shards), PerBlock: uint32(p.cfg.PerBlock),
 	}
 	if p.cfg.Port != nil {
 		p.feeder, err = p.cfg.Port(queues)

@@ -54,15 +54,10 @@ func (p *Pipeline) newRing() (*ring, error) {
 	}
 	r := &ring{}
 	o := layout.Offsets()
-	queue, err := p.mem.mapped(int(o.Size))
+	queue, err := p.newQueue(r, layout)
 	if err != nil {
 		return nil, err
 	}
-	if r.queue, err = layout.View(queue.Bytes); err != nil {
-		return nil, err
-	}
-	r.queue.Addr = uint64(queue.Addr) + o.Payload
-	r.queue.Init()
 	const line = mlx5.LineSize
 	shared, err := p.mem.mapped(line + len(bytesOf(&abi.Stats{})))
 	if err != nil {
@@ -70,7 +65,7 @@ func (p *Pipeline) newRing() (*ring, error) {
 	}
 	r.resets, r.stats = at[uint32](shared.Bytes), at[abi.Stats](shared.Bytes[line:])
 	r.abi = abi.Ring{
-		CQ: queue.Addr, CQDB: queue.Addr + Addr(o.CQDB), RQDB: queue.Addr + Addr(o.RQDB), Payload: queue.Addr + Addr(o.Payload),
+		CQ: queue, CQDB: queue + Addr(o.CQDB), RQDB: queue + Addr(o.RQDB), Payload: queue + Addr(o.Payload),
 		LogCQ: uint32(layout.LogCQ), LogRQ: uint32(layout.LogRQ), Pitch: layout.Pitch, Flags: abi.FlagRelay,
 		Stats: shared.Addr + line, Resets: shared.Addr, LogFragments: logFragments,
 	}
@@ -97,6 +92,63 @@ func (p *Pipeline) newRing() (*ring, error) {
 	}
 	r.abi.Shards, err = p.write(table)
 	return r, err
+}
+
+// newQueue makes the queue of a ring, ready for use, and returns where it begins.
+func (p *Pipeline) newQueue(r *ring, layout mlx5.Layout) (Addr, error) {
+	o := layout.Offsets()
+	if !p.cfg.OnDevice {
+		m, err := p.mem.mapped(int(o.Size))
+		if err != nil {
+			return 0, err
+		}
+		if r.queue, err = layout.View(m.Bytes); err != nil {
+			return 0, err
+		}
+		r.queue.Addr = uint64(m.Addr) + o.Payload
+		r.queue.Init()
+		return m.Addr, nil
+	}
+	base, err := p.mem.alloc(int(o.Size))
+	if err != nil {
+		return 0, err
+	}
+	// The image of what comes before the payload.
+	image := make([]byte, o.Payload)
+	part := func(from, size uint64) []byte { return image[from : from+size : from+size] }
+	r.queue = mlx5.Queue{
+		Layout: layout, CQ: part(0, mlx5.CQESize<<layout.LogCQ), RQ: part(o.RQ, uint64(layout.WQESize())<<layout.LogRQ),
+		CQDB: part(o.CQDB, mlx5.DoorbellSize), RQDB: part(o.RQDB, mlx5.DoorbellSize), Addr: uint64(base) + o.Payload,
+	}
+	r.queue.Init()
+	r.queue.CQ, r.queue.RQ, r.queue.CQDB, r.queue.RQDB = nil, nil, nil, nil
+	return base, p.cfg.Device.Write(base, image)
+}
+
+// Memory is what the kernel is given, for measurements that launch it themselves, with other rings
+// or parameters. It is the pipeline's until Close.
+func (p *Pipeline) Memory() (abi.Params, []abi.Ring, [][]abi.Shard) {
+	rings, shards := make([]abi.Ring, len(p.rings)), make([][]abi.Shard, len(p.rings))
+	for i, r := range p.rings {
+		rings[i] = r.abi
+		for _, d := range r.shards {
+			shards[i] = append(shards[i], d.abi)
+		}
+	}
+	return p.params, rings, shards
+}
+
+// Counters are what the device has counted of a ring and of its shards. Safe from any goroutine.
+func (p *Pipeline) Counters(ring int) (abi.Stats, []abi.ShardStats) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.read()
+	r := p.rings[ring]
+	shards := make([]abi.ShardStats, len(r.shards))
+	for i, d := range r.shards {
+		shards[i] = d.seen
+	}
+	return r.seen, shards
 }
 
 func (p *Pipeline) newShard() (*shard, error) {
