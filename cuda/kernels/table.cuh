@@ -38,6 +38,7 @@ template <bool sketched> struct table {
 	uint32_t ring, flags, buckets; // flags of the ring
 	uint64_t head, tail; // of the record ring
 	bool full;           // found full in this batch
+	bool ending;         // all flows are being flushed
 
 	AGP_DEVICE_MEMBER void init(const agp_params *params, const agp_ring *in, uint32_t number, const agp_shard *of, staged *room, agp_shard_stats *stats) {
 		p = params;
@@ -47,7 +48,7 @@ template <bool sketched> struct table {
 		agp_shard_state *state = (agp_shard_state *)of->state;
 		s = stats;
 		x = room;
-		full = false;
+		full = ending = false;
 		head = state->out_head;
 		tail = sys::load64(of->out.tail);
 		tags = (uint32_t *)of->tags;
@@ -128,8 +129,17 @@ template <bool sketched> struct table {
 		return victim;
 	}
 
+	// flushing says whether the host still wants all records.
+	AGP_DEVICE_MEMBER bool flushing() const {
+		uint32_t c = 0;
+		if (warp::lane() == 0)
+			c = sys::load32(p->control);
+		return warp::shfl(warp::all, c, 0) == AGP_FLUSH;
+	}
+
 	// reserve makes room for n bytes in the record ring and returns where they begin, or says
-	// that the host has not read enough. A lossless ring waits for the host.
+	// that the host has not read enough. A lossless ring waits for the host; so does any at the end,
+	// when no packet has to wait for it, until the host wants no more.
 	AGP_DEVICE_MEMBER bool reserve(uint32_t n, uint64_t *at) {
 		uint64_t size = (uint64_t)1 << r->out.log_size;
 		uint64_t left = size - (head & (size - 1)), need = left < n ? left + n : n;
@@ -145,7 +155,7 @@ template <bool sketched> struct table {
 			bool moved = seen != tail;
 			tail = seen;
 			if (!moved) {
-				if (!(flags & AGP_LOSSLESS)) {
+				if (!(flags & AGP_LOSSLESS) && !(ending && flushing())) {
 					full = true; // the host's memory is far: it is asked once a batch
 					return false;
 				}
@@ -356,6 +366,8 @@ template <bool sketched> struct table {
 	// flush ends every flow. now is the latest time of the whole input: what was due before it
 	// ends for its own reason.
 	AGP_DEVICE_MEMBER void flush(int64_t now) {
+		full = false;
+		ending = true;
 		uint32_t n = buckets * AGP_WAYS;
 		for (uint32_t base = 0; base < n; base += AGP_LANES) {
 			uint32_t at = base + warp::lane();

@@ -126,7 +126,10 @@ func TestTheProducerStopsAndStartsAgain(t *testing.T) {
 
 // feedThrough runs a pipeline to the end of what feeds it.
 func feedThrough(t *testing.T, sink pipeline.Sink, c model.Config, p *port, feed cuda.Feeder, conf cuda.Config) (s telemetry.Snapshot, err error) {
-	conf.Patience, conf.Device, conf.Sink, conf.LogRQ, conf.Flow = 2*time.Minute, simt.Device(t), sink, 6, flow.Config{MaxFlows: 1 << 14}
+	conf.Device, conf.Sink, conf.LogRQ, conf.Flow = simt.Device(t), sink, 6, flow.Config{MaxFlows: 1 << 14}
+	if conf.Patience == 0 {
+		conf.Patience = 2 * time.Minute
+	}
 	conf.Shards = 2
 	conf.Port = func(queues []mlx5.Queue) (cuda.Feeder, error) {
 		c.Memory = queues
@@ -172,7 +175,7 @@ func (p *telling) Run(ctx context.Context) error {
 // TestASinkThatIsStuckDoesNotStallThePackets: records for which there is no room are counted, with
 // their packets, and every packet is taken.
 func TestASinkThatIsStuckDoesNotStallThePackets(t *testing.T) {
-	prof := model.Profile{Seed: 14, Packets: 8000, Flows: 100, NewFlows: 0.2, SYNFlood: 0.3}
+	prof := model.Profile{Seed: 14, Packets: 8000, Rate: 200, Flows: 100, NewFlows: 0.2, SYNFlood: 0.3}
 	traffic, err := model.NewTraffic(prof)
 	require.NoError(t, err)
 	feed := &telling{port: &port{traffic: traffic}, delivered: make(chan struct{})}
@@ -274,4 +277,42 @@ func TestFlowsOfASilentPortEndInTime(t *testing.T) {
 	require.Zero(t, s.Engine.FlowsActive)
 	require.Equal(t, s.Engine.PacketsSeen, s.Engine.PacketsRecorded)
 	require.NoError(t, p.Close())
+}
+
+// slow is a sink that needs time for each record.
+type slow struct {
+	counting
+	pause time.Duration
+}
+
+func (s *slow) Record(r *telemetry.Record) {
+	s.counting.Record(r)
+	time.Sleep(s.pause)
+}
+
+// TestTheLastFlushWaitsForTheHost also where packets never would: no record is lost then but those
+// for which it has no time.
+func TestTheLastFlushWaitsForTheHost(t *testing.T) {
+	for name, c := range map[string]struct {
+		pause    time.Duration
+		patience time.Duration
+		loses    bool
+	}{
+		"in time": {100 * time.Microsecond, 2 * time.Minute, false},
+		"late":    {2 * time.Millisecond, time.Second, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			traffic, err := model.NewTraffic(model.Profile{Seed: 16, Packets: 4000, Flows: 3000})
+			require.NoError(t, err)
+			feed := &port{traffic: traffic}
+			sink := &slow{pause: c.pause}
+			s, err := feedThrough(t, sink, model.Config{Seed: 9}, feed, feed, cuda.Config{Rings: 2, LogRecords: 12, Patience: c.patience, Heartbeat: time.Minute})
+			require.NoError(t, err)
+			require.EqualValues(t, 4000, s.Engine.PacketsSeen)
+			require.Equal(t, c.loses, s.Engine.Drops["record_ring_full"] > 0)
+			require.Equal(t, sink.packets+s.Engine.Drops["record_ring_full"], s.Engine.PacketsSeen)
+			require.Zero(t, s.Engine.PacketsActive)
+			require.NotContains(t, s.Engine.Drops, cuda.DropDeviceState)
+		})
+	}
 }

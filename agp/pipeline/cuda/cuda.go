@@ -174,6 +174,7 @@ type Pipeline struct {
 	swaps   chan swap
 	run     Run // the last generation
 	watch   *watch
+	damaged error // what the device has written makes no sense
 
 	mu     sync.Mutex // guards what follows and ring.seen
 	sum    *sums.Sum
@@ -375,6 +376,8 @@ func (p *Pipeline) serve(ctx context.Context) error {
 			deadline = time.Now().Add(p.cfg.Patience)
 		case left < 0:
 			return errors.Join(failed, fmt.Errorf("%w within %v", ErrHung, p.cfg.Patience))
+		case fed == nil && left < p.cfg.Patience*2/5: // records that have no time any more are lost, and counted
+			atomic.StoreUint32(&p.control.Command, abi.CommandStop)
 		case fed != nil && left < p.cfg.Patience/2: // it does not heed the interrupt
 			cancel(context.Cause(ctx))
 		}
@@ -473,7 +476,7 @@ func (r *ring) read() {
 
 // check looks after the rings that something has happened to, and says what is wrong with them.
 func (p *Pipeline) check() error {
-	var err error
+	err := p.damaged
 	for i, r := range p.rings {
 		status := atomic.LoadUint32(&r.stats.Status)
 		if !r.stopped && status != abi.RingReset && status != abi.RingDesync && status != abi.RingCompressed {
@@ -517,6 +520,10 @@ func (p *Pipeline) collect() (n int) {
 			for tail != head {
 				m := d.buf[tail&mask:]
 				h := at[abi.Record](m)
+				if !sound(h, m, head-tail) {
+					p.damaged = fmt.Errorf("%w %d: its record ring is damaged at %d", ErrRing, i, tail)
+					break
+				}
 				tail += uint64(h.Size)
 				if h.Kind == abi.RecordFlow {
 					p.take(i, h, m[64:h.Size])

@@ -7,8 +7,14 @@
 // may be called from any goroutine. Memory belongs to the Pipeline until Close; the kernel reads and
 // writes it from Launch until it has ended, on command (abi.Control) or by itself.
 //
-// Records are those of the reference, byte for byte, in no order. Not yet here: models, sketches,
-// detectors, and packets that come from a port by itself.
+// Records are those of the reference, byte for byte, in no order. Not yet here: models and detectors.
+//
+// The host looks at record rings and heartbeats every 0.5 to 10 ms, as the rings' size and what
+// comes allow. A warp whose heartbeat stands still for Config.Heartbeat is hung: Run says which, and
+// returns after Config.Patience at the latest, ErrHung, if the kernel does not end on command; then
+// only the end of the process ends it. ErrDevice is a GPU that has failed, see Explain. What was in
+// flows then is DropDeviceState, so that every packet has a record or a counted reason. On a flush
+// the device waits for the host; what it has no time for is counted.
 //
 // Times are ns since the Unix epoch of the packets' clock, lengths bytes.
 package cuda

@@ -97,6 +97,24 @@ func (p *Pipeline) fill() float64 {
 	return float64(most) / float64(uint64(1)<<p.cfg.LogRecords)
 }
 
+// sound says whether a record is one that the device writes. m begins with it; left is what there is
+// in the ring.
+func sound(h *abi.Record, m []byte, left uint64) bool {
+	head, f := len(bytesOf(h)), len(bytesOf(&abi.Flow{}))
+	n := int(h.Size)
+	if n < head || n%head != 0 || n > len(m) || uint64(n) > left {
+		return false
+	}
+	if h.Kind != abi.RecordFlow {
+		return true
+	}
+	need := head + f
+	if n >= need && at[abi.Flow](m[head:]).Tier != 0 {
+		need += len(bytesOf(&abi.Hist{}))
+	}
+	return n >= need
+}
+
 // look finds a warp that shows no life.
 func (w *watch) look() error {
 	for i, r := range w.p.rings {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"io"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -67,7 +68,7 @@ func (k *played) alive(but ...int) uint32 {
 func playing(t testing.TB, kernels ...kernel) *GPU {
 	t.Helper()
 	launched := 0
-	run := cudatest.Kernel{Params: []int{int(unsafe.Sizeof(abi.Params{}))}, Run: func(c *cudatest.Call) cuda.Result {
+	run := cudatest.Kernel{Params: []int{int(unsafe.Sizeof(abi.Params{}))}, BlocksPerSM: 2, Run: func(c *cudatest.Call) cuda.Result {
 		now := kernels[min(launched, len(kernels)-1)]
 		launched++
 		p := at[abi.Params](c.Args[0])
@@ -494,3 +495,49 @@ func BenchmarkHostLoop(b *testing.B) {
 		})
 	}
 }
+
+// TestARecordRingThatMakesNoSenseEndsTheRun: nothing is read that is not there, and nothing twice.
+func TestARecordRingThatMakesNoSenseEndsTheRun(t *testing.T) {
+	for name, spoil := range map[string]func(d *shard){
+		"no size":              func(d *shard) { *d.head = 512 },
+		"no multiple of 64":    func(d *shard) { *d.head = 512; d.buf[0] = 100 },
+		"longer than the ring": func(d *shard) { *d.head = 512; d.buf[3] = 0x80 },
+		"longer than there is": func(d *shard) { *d.head = 64; d.buf[0], d.buf[6] = 128, abi.RecordSkip },
+		"a flow of nothing":    func(d *shard) { *d.head = 64; d.buf[0], d.buf[6] = 64, abi.RecordFlow },
+		"no counters":          func(d *shard) { *d.head = 512; d.buf[1], d.buf[6], d.buf[64+offsetOfTier] = 2, abi.RecordFlow, 1 },
+	} {
+		p := byHand(t, 2, 12)
+		p.rings[1].put(2)
+		require.Equal(t, 2, p.collect())
+		require.NoError(t, p.check(), name)
+		spoil(p.rings[0].shards[1])
+		require.Zero(t, p.collect(), name)
+		require.ErrorIs(t, p.check(), ErrRing, name)
+		require.ErrorContains(t, p.check(), "receive ring 0: its record ring is damaged at 0")
+	}
+}
+
+var offsetOfTier = unsafe.Offsetof(abi.Flow{}.Tier)
+
+// TestOneLimitOfRings, for a port and for the relay.
+func TestOneLimitOfRings(t *testing.T) {
+	g := playing(t, func(*played) cuda.Result { return 0 })
+	for _, port := range []func([]mlx5.Queue) (Feeder, error){nil, func([]mlx5.Queue) (Feeder, error) { return newIdle(), nil }} {
+		c := Config{Device: g, Sink: nothing{}, Source: never{}, Port: port, Rings: MaxRings, Shards: 1, LogRQ: 1, Pitch: 64, LogRecords: 12, Flow: flow.Config{MaxFlows: 1}}
+		p, err := New(c)
+		require.NoError(t, err)
+		require.NoError(t, p.Close())
+		c.Rings++
+		_, err = New(c)
+		require.ErrorIs(t, err, ErrConfig)
+	}
+	require.NoError(t, g.Close())
+}
+
+// never is a source without frames.
+type never struct{}
+
+func (never) Next(*source.Batch) (int, error) { return 0, io.EOF }
+func (never) Stats() source.Stats             { return source.Stats{} }
+func (never) Interrupt()                      {}
+func (never) Close() error                    { return nil }
