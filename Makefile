@@ -64,7 +64,7 @@ test-simt: ## device code on the host: emulated warps, address, undefined-behavi
 # Test programs need neither Go nor a compiler where they run, so that they can be carried to a GPU.
 gpu-tests: # build/gpu/*.test and the benchmark
 	@mkdir -p $(BUILD)/gpu
-	for p in cuda agp/pipeline/cuda agp/telemetry/gpu tests/bench/gpu; do \
+	for p in cuda agp/pipeline/cuda agp/telemetry/gpu agp/engine tests/bench/gpu; do \
 		CGO_ENABLED=0 $(GO) test -c -o $(BUILD)/gpu/$$(echo $$p | tr / -).test ./$$p || exit; done
 	CGO_ENABLED=0 $(GO) build -trimpath -o $(BUILD)/gpu/agp-bench-gpu ./tests/bench/cmd/agp-bench-gpu
 

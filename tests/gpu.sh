@@ -15,6 +15,7 @@ run() { # program, folder, arguments
 }
 run cuda.test cuda -test.run Live
 run agp-telemetry-gpu.test agp/telemetry/gpu -test.run Live
+run agp-engine.test agp/engine -test.run '^TestLive'
 run tests-bench-gpu.test tests/bench/gpu
 run agp-pipeline-cuda.test agp/pipeline/cuda
 

@@ -11,6 +11,11 @@
 // reported, when told to stop, or when the plugin is gone; in the last two cases
 // it does not wait for the pipeline, because the process is about to end.
 //
+// A GPU that the configuration gives to the pipeline is chosen and opened before the
+// source and belongs to the pipeline's GPU context and to the reader of its management
+// library until Close. An engine whose GPU has failed ends: only another process can use
+// it again, and the plugin tells that one whether to try.
+//
 // Clocks: rate limits and uptime use the wall clock of Options; packets carry
 // their own time.
 package engine

@@ -406,6 +406,9 @@ func (s *server) finish(runErr error) error {
 		return ErrPluginGone
 	}
 	if fatal {
+		if fault {
+			runErr = withXid(runErr, &s.snapshot)
+		}
 		return s.fail(runErr)
 	}
 	s.over.Store(true) // the plugin may close as soon as it has read what follows

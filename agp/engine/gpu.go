@@ -242,6 +242,16 @@ func (g *onGPU) close() error {
 	return errors.Join(errs...)
 }
 
+// withXid adds what the driver has reported of the GPU to the error that it failed with.
+func withXid(err error, s *telemetry.Snapshot) error {
+	for i := range s.GPUs {
+		if g := &s.GPUs[i]; g.LastXid != nil {
+			err = fmt.Errorf("%w; the last of %d critical errors that the driver reported of %s is XID %d", err, *g.XidErrors, g.UUID, *g.LastXid)
+		}
+	}
+	return err
+}
+
 // energyWindow is the time over which energy is compared with packets.
 const energyWindow = 10 * time.Second
 

@@ -452,6 +452,20 @@ func TestAGPUThatFailsEndsTheEngine(t *testing.T) {
 	}
 }
 
+// TestTheDriversXIDIsPartOfTheError: what the management library has been told.
+func TestTheDriversXIDIsPartOfTheError(t *testing.T) {
+	p := beginBuilt(t, func(context.Context, pipeline.Sink) error { return cuda.ErrHung }, func(b *Built) {
+		b.GPU = func(s *telemetry.Snapshot) {
+			s.GPUs = append(s.GPUs, telemetry.GPURow{UUID: "GPU-1", XidErrors: new(uint64(2)), LastXid: new(uint64(79))})
+		}
+	})
+	p.configure(&agppb.Configure{})
+	e := p.until(func(ev *agppb.Event) bool { return ev.GetError() != nil }).GetError()
+	require.Equal(t, cuda.ErrHung.Error()+"; the last of 2 critical errors that the driver reported of GPU-1 is XID 79", e.GetText())
+	require.True(t, e.GetGpu())
+	require.Error(t, p.served())
+}
+
 // TestAnEngineWithoutGPUSaysWhatIsMissing to the plugin.
 func TestAnEngineWithoutGPUSaysWhatIsMissing(t *testing.T) {
 	h, _ := machine(12080, cudatest.H200())

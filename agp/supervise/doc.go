@@ -8,6 +8,9 @@
 // calls Handler, one that collects its stderr and one that waits for its exit.
 // Stop ends them all. Status, Send and SwapModels may be called from any goroutine.
 //
+// A GPU that fails three engines in a row is left alone for a while where the engine may
+// choose: it is told so with its configuration, and why.
+//
 // Clocks: health and backoff use Config.Clock; socket deadlines use the wall
 // clock of the kernel. Counters in Status are monotonic across restarts.
 package supervise

@@ -99,7 +99,7 @@ func (m *machine) examine(ctx context.Context) []finding {
 		processor(model.ISAs()), m.memory(), m.kernel(), m.hugepages(), m.capabilities(), m.memlock(), kernelFeatures(steer.Probe()),
 	}
 	conf, configured := m.configuration()
-	list = append(list, gpuFindings(cuda.Open, conf)...)
+	list = append(list, gpuFindings(cuda.Open, conf, gpuReadings())...)
 	list = append(list, m.models(conf), m.telegraf(ctx), configured)
 	for _, c := range m.captures {
 		list = append(list, capture(c))

@@ -3,12 +3,15 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/agp-net/telegraf-agp/agp/engine"
 	"github.com/agp-net/telegraf-agp/agp/options"
 	pipeline "github.com/agp-net/telegraf-agp/agp/pipeline/cuda"
+	"github.com/agp-net/telegraf-agp/agp/telemetry"
 	"github.com/agp-net/telegraf-agp/agp/telemetry/agppb"
+	"github.com/agp-net/telegraf-agp/agp/telemetry/gpu"
 	"github.com/agp-net/telegraf-agp/cuda"
 	"github.com/agp-net/telegraf-agp/cuda/kernels"
 	"github.com/agp-net/telegraf-agp/plugins/inputs/agp"
@@ -16,7 +19,7 @@ import (
 
 // gpuFindings says what GPUs there are and which pipeline the plugin's configuration gives. A GPU
 // is only missing where the configuration insists on one.
-func gpuFindings(open func() (*cuda.Driver, error), conf *agp.AGP) []finding {
+func gpuFindings(open func() (*cuda.Driver, error), conf *agp.AGP, rows []telemetry.GPURow) []finding {
 	need := pipeline.Need(conf.MaxFlows)
 	d, err := open()
 	switch {
@@ -35,10 +38,30 @@ func gpuFindings(open func() (*cuda.Driver, error), conf *agp.AGP) []finding {
 	}
 	list := []finding{{levelOK, "gpu driver", fmt.Sprintf("CUDA %s, %d GPU(s)", d.Version(), len(devices)), ""}}
 	for _, dev := range devices {
-		list = append(list, gpuFinding(d.Version(), dev, need))
+		list = append(list, gpuFinding(d.Version(), dev, need, rows))
 	}
 	fit, unfit := pipeline.Select(d, conf.GPU, need)
+	fit = slices.DeleteFunc(fit, func(dev *cuda.Device) bool {
+		i, err := dev.Info()
+		lost := err == nil && slices.ContainsFunc(rows, func(r telemetry.GPURow) bool { return r.UUID == i.UUID && r.Lost })
+		if lost {
+			unfit = append(unfit, fmt.Errorf("%w: %s: it does not answer any more", pipeline.ErrUnfit, pipeline.Describe(&i)))
+		}
+		return lost
+	})
 	return append(list, pipelineFinding(conf, fit, unfit))
+}
+
+// gpuReadings are what the management library says; none without it.
+func gpuReadings() []telemetry.GPURow {
+	r, err := gpu.Open(gpu.Options{})
+	if err != nil {
+		return nil // the driver's own words are shown
+	}
+	defer func() { _ = r.Close() }() // nothing depends on it
+	var s telemetry.Snapshot
+	r.Read(&s)
+	return s.GPUs
 }
 
 // pipelineFinding says which pipeline an engine would run.
@@ -70,7 +93,7 @@ func pipelineFinding(conf *agp.AGP, fit []*cuda.Device, unfit []error) finding {
 }
 
 // gpuFinding describes one GPU.
-func gpuFinding(driver cuda.Version, dev *cuda.Device, need uint64) finding {
+func gpuFinding(driver cuda.Version, dev *cuda.Device, need uint64, rows []telemetry.GPURow) finding {
 	i, err := dev.Info()
 	if err != nil {
 		return finding{levelWarn, "gpu", err.Error(), "it is not used"}
@@ -89,6 +112,23 @@ func gpuFinding(driver cuda.Version, dev *cuda.Device, need uint64) finding {
 		}
 	}
 	f := finding{levelOK, "gpu", text, ""}
+	for k := range rows {
+		r := &rows[k]
+		if r.UUID != i.UUID {
+			continue
+		}
+		if used, total := r.MemoryUsedBytes, r.MemoryTotalBytes; used != nil && total != nil {
+			f.found += fmt.Sprintf(", %.1f GiB free", float64(*total-min(*used, *total))/(1<<30))
+		}
+		if r.Lost {
+			f.level, f.hint = levelWarn, "it does not answer any more: reset it, or reboot"
+			return f
+		}
+		if n := r.EccUncorrected; n != nil && *n > 0 {
+			f.level, f.hint = levelWarn, fmt.Sprintf("%d memory errors that ECC cannot correct since its driver was loaded: see nvidia-smi -q -d ECC,ROW_REMAPPER", *n)
+			return f
+		}
+	}
 	switch err := pipeline.Fit(driver, &i, need); {
 	case err != nil:
 		f.level, f.hint = levelWarn, err.Error()

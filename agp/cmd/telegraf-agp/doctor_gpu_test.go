@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/agp-net/telegraf-agp/agp/options"
+	"github.com/agp-net/telegraf-agp/agp/telemetry"
 	"github.com/agp-net/telegraf-agp/cuda"
 	"github.com/agp-net/telegraf-agp/cuda/cudatest"
 	"github.com/agp-net/telegraf-agp/plugins/inputs/agp"
@@ -32,7 +33,7 @@ func said(open func() (*cuda.Driver, error), change ...func(*agp.AGP)) string {
 		f(conf)
 	}
 	var b strings.Builder
-	report(&b, gpuFindings(open, conf))
+	report(&b, gpuFindings(open, conf, nil))
 	return b.String()
 }
 
@@ -75,6 +76,21 @@ func TestDoctorSaysWhichPipelineTheConfigurationGivesAndWhy(t *testing.T) {
 	require.Regexp(t, `(?m)^ok +pipeline +cpu \(auto: no such GPU: 3, the driver shows 1\)$`, said(good, func(c *agp.AGP) { c.GPU = "3" }))
 	require.Regexp(t, `(?m)^ok +pipeline +cpu \(auto: GPU cannot be used: 0, NVIDIA H200: .*: 1024 MiB, 2156 are needed\)$`, said(gpus(13000, small), func(c *agp.AGP) { c.MaxFlows = 1 << 20 }))
 	require.Regexp(t, `(?m)^ok +pipeline +cpu \(auto: the GPU pipeline has no detectors\)$`, said(good, func(c *agp.AGP) { c.Detect = nil }))
+}
+
+// TestDoctorShowsWhatTheManagementLibrarySays of each GPU's health.
+func TestDoctorShowsWhatTheManagementLibrarySays(t *testing.T) {
+	say := func(row telemetry.GPURow) string {
+		row.UUID = cudatest.H200().UUID
+		var b strings.Builder
+		report(&b, gpuFindings(gpus(13000, cudatest.H200()), plain(), []telemetry.GPURow{{UUID: "GPU-other", Lost: true}, row}))
+		return b.String()
+	}
+	require.Regexp(t, `(?m)^ok +gpu +0: .*, ECC, 100.0 GiB free$`, say(telemetry.GPURow{MemoryUsedBytes: new(uint64(39 << 30)), MemoryTotalBytes: new(uint64(139 << 30)), EccUncorrected: new(uint64(0))}))
+	require.Regexp(t, `(?m)^warn +gpu +0: .*\(3 memory errors that ECC cannot correct`, say(telemetry.GPURow{EccUncorrected: new(uint64(3))}))
+	text := say(telemetry.GPURow{Lost: true})
+	require.Regexp(t, `(?m)^warn +gpu +0: .*\(it does not answer any more`, text)
+	require.Regexp(t, `(?m)^ok +pipeline +cpu \(auto: GPU cannot be used: 0, NVIDIA H200: it does not answer any more\)$`, text)
 }
 
 func TestDoctorWithoutAGPU(t *testing.T) {
