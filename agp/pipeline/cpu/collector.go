@@ -4,9 +4,7 @@ import (
 	"math"
 	"sync"
 
-	"github.com/agp-net/telegraf-agp/agp/detect"
-	"github.com/agp-net/telegraf-agp/agp/pipeline/sums"
-	"github.com/agp-net/telegraf-agp/agp/telemetry"
+	"github.com/agp-net/telegraf-agp/agp/pipeline/score"
 )
 
 // collector puts the events of all queues into one order and acts on them. mu is
@@ -16,23 +14,19 @@ type collector struct {
 	in    chan *events
 	lanes []lane
 
-	mu       sync.Mutex
-	detector *detect.Detector
-	sum      *sums.Sum
-	alerts   uint64
+	mu    sync.Mutex
+	found *score.Findings
 }
 
 // lane is what one queue has sent and the collector has not yet acted on.
 type lane struct {
 	fifo []*events
 	next int // next event of fifo[0]
-	mark position
+	mark score.Position
 }
 
-func newCollector(p *Pipeline) (*collector, error) {
-	c := &collector{p: p, in: make(chan *events, 2*p.cfg.Queues), lanes: make([]lane, p.cfg.Queues), sum: sums.New()}
-	c.detector = detect.New(p.cfg.Detect, c.alert)
-	return c, nil
+func newCollector(p *Pipeline) *collector {
+	return &collector{p: p, in: make(chan *events, 2*p.cfg.Queues), lanes: make([]lane, p.cfg.Queues), found: score.NewFindings(p.cfg.Sink, p.cfg.Interface, &p.cfg.Detect)}
 }
 
 func (c *collector) run() {
@@ -44,12 +38,12 @@ func (c *collector) run() {
 		c.mu.Unlock()
 	}
 	c.mu.Lock()
-	c.detector.Flush(c.p.clock.NowNs)
+	c.found.Detector.Flush(c.p.clock.NowNs)
 	c.mu.Unlock()
 }
 
 // head returns the position of the lane's next event, or how far it is known to have none.
-func (l *lane) head() (at position, ready bool) {
+func (l *lane) head() (at score.Position, ready bool) {
 	if len(l.fifo) > 0 {
 		return l.fifo[0].list[l.next].at, true
 	}
@@ -72,35 +66,35 @@ func (c *collector) drain() {
 		c.settle(&c.lanes[i])
 	}
 	for {
-		best, bound := -1, position{math.MaxUint64, true, math.MaxUint64}
-		var first position
+		best, bound := -1, score.Last(math.MaxUint64)
+		var first score.Position
 		for i := range c.lanes {
 			at, ready := c.lanes[i].head()
 			switch {
-			case best >= 0 && !at.less(first):
-				if at.less(bound) {
+			case best >= 0 && !at.Less(first):
+				if at.Less(bound) {
 					bound = at
 				}
 			case ready:
-				if best >= 0 && first.less(bound) {
+				if best >= 0 && first.Less(bound) {
 					bound = first
 				}
 				best, first = i, at
 			case best >= 0:
 				return // a lane without events may still send something earlier
 			default:
-				if at.less(bound) {
+				if at.Less(bound) {
 					bound = at
 				}
 			}
 		}
-		if best < 0 || bound.less(first) {
+		if best < 0 || bound.Less(first) {
 			return
 		}
 		l := &c.lanes[best]
 		for len(l.fifo) > 0 {
 			e := l.fifo[0]
-			for l.next < len(e.list) && !bound.less(e.list[l.next].at) {
+			for l.next < len(e.list) && !bound.Less(e.list[l.next].at) {
 				c.act(e, &e.list[l.next])
 				l.next++
 			}
@@ -115,26 +109,14 @@ func (c *collector) drain() {
 func (c *collector) act(e *events, v *event) {
 	switch v.kind {
 	case eventStart:
-		c.detector.FlowStart(&e.starts[v.index])
+		c.found.Detector.FlowStart(&e.starts[v.index])
 	case eventEnd:
-		c.end(&e.records[v.index])
+		c.found.Record(&e.records[v.index])
 	case eventAlert:
 		if a := &e.alerts[v.index]; a.Kind != "" {
-			c.alert(a)
+			c.found.Alert(a)
 		}
 	case eventTick:
-		c.detector.Tick(e.ticks[v.index])
+		c.found.Detector.Tick(e.ticks[v.index])
 	}
-}
-
-func (c *collector) alert(a *telemetry.Alert) {
-	c.alerts++
-	a.Interface = c.p.cfg.Interface
-	c.p.cfg.Sink.Alert(a)
-}
-
-func (c *collector) end(r *telemetry.Record) {
-	c.sum.Add(r)
-	c.detector.FlowEnd(r)
-	c.p.cfg.Sink.Record(r)
 }

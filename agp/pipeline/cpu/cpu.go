@@ -15,6 +15,7 @@ import (
 	"github.com/agp-net/telegraf-agp/agp/model"
 	"github.com/agp-net/telegraf-agp/agp/packet"
 	"github.com/agp-net/telegraf-agp/agp/pipeline"
+	"github.com/agp-net/telegraf-agp/agp/pipeline/score"
 	"github.com/agp-net/telegraf-agp/agp/pipeline/summary"
 	"github.com/agp-net/telegraf-agp/agp/source"
 )
@@ -92,7 +93,7 @@ type Pipeline struct {
 	collector *collector
 	free      chan *work
 	models    atomic.Pointer[model.Set]
-	answers   answers
+	answers   score.Answers
 
 	spread  spread // of flows over workers
 	balance func(*spread) []move
@@ -163,10 +164,7 @@ func New(cfg Config) (*Pipeline, error) {
 		}
 		p.free <- w
 	}
-	var err error
-	if p.collector, err = newCollector(p); err != nil {
-		return nil, err
-	}
+	p.collector = newCollector(p)
 	for q := range cfg.Queues {
 		w, err := newWorker(p, q)
 		if err != nil {

@@ -1,31 +1,11 @@
 package cpu
 
 import (
-	"math"
-
 	"github.com/agp-net/telegraf-agp/agp/detect"
 	"github.com/agp-net/telegraf-agp/agp/flow"
+	"github.com/agp-net/telegraf-agp/agp/pipeline/score"
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
 )
-
-// position orders events over all queues: by packet number, what time brought
-// about before what the packet itself did, flows ended by time in start order.
-// Two queues never have events of one position.
-type position struct {
-	seq    uint64
-	packet bool
-	start  uint64
-}
-
-func (a position) less(b position) bool {
-	if a.seq != b.seq {
-		return a.seq < b.seq
-	}
-	if a.packet != b.packet {
-		return b.packet
-	}
-	return a.start < b.start
-}
 
 type eventKind uint8
 
@@ -37,7 +17,7 @@ const (
 )
 
 type event struct {
-	at    position
+	at    score.Position
 	kind  eventKind
 	index int32
 }
@@ -51,7 +31,7 @@ type events struct {
 	nRecs   int // records[:nRecs] are in use; the others keep their memory
 	alerts  []telemetry.Alert
 	ticks   []int64
-	mark    position // the worker sends nothing before this position any more
+	mark    score.Position // the worker sends nothing before this position any more
 }
 
 // eventsPerBatch bounds what one events value holds, and so the memory of a run.
@@ -59,9 +39,6 @@ const (
 	eventsPerBatch    = 256
 	eventsPerCallback = 2 // a record and its alert
 )
-
-// last is the mark after a whole batch: no event of packet seq is left.
-func last(seq uint64) position { return position{seq, true, math.MaxUint64} }
 
 func (e *events) reset() {
 	e.list, e.starts, e.alerts, e.ticks, e.nRecs = e.list[:0], e.starts[:0], e.alerts[:0], e.ticks[:0], 0

@@ -4,6 +4,7 @@ import (
 	"maps"
 
 	"github.com/agp-net/telegraf-agp/agp/packet"
+	"github.com/agp-net/telegraf-agp/agp/pipeline/score"
 	"github.com/agp-net/telegraf-agp/agp/pipeline/summary"
 	"github.com/agp-net/telegraf-agp/agp/sketch"
 	"github.com/agp-net/telegraf-agp/agp/source"
@@ -18,13 +19,10 @@ func (p *Pipeline) Snapshot(s *telemetry.Snapshot) {
 	c := p.collector
 	c.mu.Lock()
 	e := &s.Engine
-	e.PacketsRecorded, e.Records, e.Alerts, e.Evictions = c.sum.Packets, c.sum.Records, c.alerts, c.sum.Evicted
-	s.Traffic = c.sum.AppendRows(s.Traffic) // of the same moment: they add up to what is in records
+	c.found.Counters(s)
 	c.mu.Unlock()
 	e.Source, e.Pipeline = p.cfg.SourceName, "cpu"
-	for _, m := range p.models.Load().Models() {
-		e.Models = append(e.Models, m.ID())
-	}
+	score.Models(e, p.models.Load())
 	all, err := summary.NewSummary(p.cfg.Key)
 	latency := sketch.NewQuantiles()
 	for _, w := range p.workers {
@@ -33,12 +31,12 @@ func (p *Pipeline) Snapshot(s *telemetry.Snapshot) {
 		e.TimeSteps += stats.TimeSteps
 		e.FlowsActive += uint64(w.table.Active())
 		e.StateBytes += w.table.Bytes()
-		e.Inferences += w.scorer.inferences
+		e.Inferences += w.scorer.Inferences
 		if err == nil {
 			err = all.Merge(w.sketches.Reading())
 		}
 		if err == nil {
-			err = latency.Merge(w.scorer.latency)
+			err = latency.Merge(w.scorer.Latency)
 		}
 		s.Queues = append(s.Queues, telemetry.QueueRow{
 			Queue: uint16(w.id), Packets: w.counters.packets, Bytes: w.counters.bytes, Depth: int64(len(w.in)),
@@ -78,19 +76,13 @@ func (p *Pipeline) Snapshot(s *telemetry.Snapshot) {
 	// A frame that is in no flow has no queue; the first one counts it, so that
 	// the queues add up to all that was seen.
 	s.Queues[0].Drops = e.Drops
-	if n := latency.Count(); n > 0 {
-		e.PacketToScoreCount = uint64(n)
-		e.PacketToScoreP50Ns, e.PacketToScoreP90Ns, e.PacketToScoreP99Ns = summary.Quantile(latency, 0.5), summary.Quantile(latency, 0.9), summary.Quantile(latency, 0.99)
-	}
+	score.Latency(e, latency)
 	s.Top = all.TopRows(s.Top, p.cfg.Sketch.TopK)
 	s.Sketches = all.SketchRows(s.Sketches, &p.cfg.Sketch)
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	e.Suppressed = c.detector.Stats().Suppressed
-	s.Sketches = append(s.Sketches,
-		summary.QuantileRow("first_reply_ns", c.sum.FirstReply, 0, p.cfg.Sketch.Serialize),
-		summary.QuantileRow("tcp_handshake_ns", c.sum.Handshake, 0, p.cfg.Sketch.Serialize))
+	c.found.Rows(s, p.cfg.Sketch.Serialize)
 }
 
 // Progress returns how far the source has been read. Safe from any goroutine.

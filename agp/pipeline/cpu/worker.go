@@ -2,12 +2,12 @@ package cpu
 
 import (
 	"fmt"
-	"math"
 	"sync"
 
 	"github.com/agp-net/telegraf-agp/agp/detect"
 	"github.com/agp-net/telegraf-agp/agp/flow"
 	"github.com/agp-net/telegraf-agp/agp/packet"
+	"github.com/agp-net/telegraf-agp/agp/pipeline/score"
 	"github.com/agp-net/telegraf-agp/agp/pipeline/summary"
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
 )
@@ -21,14 +21,14 @@ type worker struct {
 	in   chan *work
 	free chan *events
 	out  *events
-	at   position // of what is happening now
+	at   score.Position // of what is happening now
 
 	segment flow.Packet // of a frame that is several on the wire
 
 	mu       sync.Mutex
 	table    *flow.Table
 	sketches *summary.Sketches
-	scorer   *scorer
+	scorer   *score.Scorer
 	counters queueCounters
 }
 
@@ -43,8 +43,8 @@ func newWorker(p *Pipeline, id int) (*worker, error) {
 	}
 	w.out = <-w.free
 	w.table = flow.NewTable(p.cfg.Flow, w)
-	w.scorer = newScorer(w)
-	w.scorer.use(p.models.Load())
+	w.scorer = score.New(w, &p.answers)
+	w.use(p.models.Load())
 	var err error
 	if w.sketches, err = summary.New(&p.cfg.Sketch, p.cfg.Key); err != nil {
 		err = fmt.Errorf("%w: %w", ErrConfig, err)
@@ -61,9 +61,9 @@ func (w *worker) run() {
 
 func (w *worker) batch(b *work) {
 	w.mu.Lock()
-	w.scorer.use(w.p.models.Load())
-	w.scorer.taken = b.taken
-	w.at = position{seq: b.first}
+	w.use(w.p.models.Load())
+	w.scorer.Taken = b.taken
+	w.at = score.Position{Seq: b.first}
 	w.exchange(b.moves)
 	ticks := b.ticks
 	mine := b.queues[w.id]
@@ -79,13 +79,13 @@ func (w *worker) batch(b *work) {
 		w.tick(t)
 	}
 	if b.flush {
-		w.at = position{seq: b.seq}
+		w.at = score.Position{Seq: b.seq}
 		w.table.Flush(b.nowNs)
 	}
-	w.scorer.flush()
+	w.scorer.Flush()
 	w.sketches.Flush()
 	w.mu.Unlock()
-	w.send(last(b.seq))
+	w.send(score.Last(b.seq))
 }
 
 // How many packets ahead of Add the index and the state are asked for.
@@ -116,7 +116,7 @@ func (w *worker) add(k *flow.Packet) {
 }
 
 func (w *worker) one(k *flow.Packet) {
-	w.at = position{k.Seq, true, 0}
+	w.at = score.Position{Seq: k.Seq, Packet: true}
 	w.counters.packets++
 	w.counters.bytes += uint64(k.WireLen)
 	_, delay := w.table.Add(k)
@@ -124,11 +124,11 @@ func (w *worker) one(k *flow.Packet) {
 }
 
 func (w *worker) tick(t tick) {
-	w.at = position{seq: t.seq}
+	w.at = score.Position{Seq: t.seq}
 	w.table.Tick(t.ns)
 	w.sketches.Tick(t.ns)
 	if w.id == 0 { // time is the same for all queues: one tells the collector
-		w.at.start = math.MaxUint64
+		w.at = score.Ticked(t.seq)
 		w.room()
 		w.out.ticks = append(w.out.ticks, t.ns)
 		w.event(eventTick, int32(len(w.out.ticks)-1))
@@ -144,14 +144,14 @@ func (w *worker) event(kind eventKind, index int32) {
 // into out stay valid until the next call.
 func (w *worker) room() {
 	if len(w.out.list)+eventsPerCallback > eventsPerBatch {
-		w.scorer.flush()
+		w.scorer.Flush()
 		w.mu.Unlock()
 		w.send(w.at)
 		w.mu.Lock()
 	}
 }
 
-func (w *worker) send(mark position) {
+func (w *worker) send(mark score.Position) {
 	w.out.mark = mark
 	w.p.collector.in <- w.out
 	w.out = <-w.free
@@ -191,13 +191,13 @@ func (w *worker) Mature(r flow.Ref) {
 		w.p.cfg.Observe(w.table, r, false)
 	}
 	w.room()
-	w.scorer.mature(r)
+	w.mature(r)
 }
 
 // Ended implements flow.Handler.
 func (w *worker) Ended(r flow.Ref, reason telemetry.EndReason) {
-	if !w.at.packet {
-		w.at.start = w.table.StartSeq(r)
+	if !w.at.Packet {
+		w.at.Start = w.table.StartSeq(r)
 	}
 	if w.p.cfg.Observe != nil {
 		w.p.cfg.Observe(w.table, r, true)
@@ -206,6 +206,6 @@ func (w *worker) Ended(r flow.Ref, reason telemetry.EndReason) {
 	rec, i := w.out.record()
 	w.table.Record(r, reason, rec)
 	rec.Queue, rec.Interface = uint16(w.id), w.p.cfg.Interface
-	w.scorer.ended(r, reason, rec, i)
+	w.ended(r, reason, rec, i)
 	w.event(eventEnd, i)
 }
