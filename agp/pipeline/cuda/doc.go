@@ -9,7 +9,7 @@
 //
 // Records are those of the reference, byte for byte, in no order. Not yet here: models and detectors.
 //
-// The host looks at record rings and heartbeats every 0.5 to 10 ms, as the rings' size and what
+// The host looks at record rings and heartbeats every 0.5 to 15 ms, as the rings' size and what
 // comes allow. A warp whose heartbeat stands still for Config.Heartbeat is hung: Run says which, and
 // returns after Config.Patience at the latest, ErrHung, if the kernel does not end on command; then
 // only the end of the process ends it. ErrDevice is a GPU that has failed, see Explain. What was in

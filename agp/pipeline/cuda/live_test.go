@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -103,6 +105,9 @@ func TestLiveKilledEngineFreesTheGPU(t *testing.T) {
 	before := computing(t)
 	child := exec.Command(os.Args[0], "-test.run=^TestLiveKilledEngineFreesTheGPU$")
 	child.Env = append(os.Environ(), env+"=1")
+	child.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // if this process ends first
+	runtime.LockOSThread()                                               // whose end that means
+	defer runtime.UnlockOSThread()
 	out, err := child.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, child.Start())

@@ -14,9 +14,9 @@ const (
 	// How often it looks at the rings: as seldom as they allow, so that it needs hardly any of a
 	// core, and often enough that a record is never older than 20 ms.
 	leastPause = 500 * time.Microsecond
-	mostPause  = 10 * time.Millisecond
+	mostPause  = 15 * time.Millisecond
 	// A ring that nothing came from is left alone for as long as it takes to fill at this rate.
-	fillRate = 100 << 20 // bytes per second
+	fillRate = 64 << 20 // bytes per second
 	// nowEvery is how often the device is told the time.
 	nowEvery = 100 * time.Millisecond
 	// The host may itself be stopped or slow: of the time between two looks at a ring so much of

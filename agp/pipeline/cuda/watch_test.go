@@ -419,7 +419,7 @@ func TestAQueueThatCannotBeResetEndsTheRun(t *testing.T) {
 // byHand is a pipeline whose record rings can be filled by hand.
 func byHand(t testing.TB, rings int, logRecords uint8) *Pipeline {
 	p := pipelineOf(t, playing(t, func(*played) cuda.Result { return 0 }), newIdle(), func(c *Config) {
-		c.Rings, c.LogRecords, c.Heartbeat = rings, logRecords, time.Hour
+		c.Rings, c.Shards, c.LogRecords, c.Heartbeat = rings, DefaultShards, logRecords, time.Hour
 		c.Now = func() int64 { return 1e18 }
 	})
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
@@ -483,6 +483,9 @@ func BenchmarkHostLoop(b *testing.B) {
 			for now := w.at; b.Loop(); now = now.Add(mostPause) {
 				for _, r := range p.rings {
 					r.stats.Heartbeat++
+					for _, d := range r.shards {
+						d.stats.Heartbeat++
+					}
 					r.put(records)
 				}
 				w.turn(now)
