@@ -3,10 +3,12 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/agp-net/telegraf-agp/agp/internal/claim"
 	"github.com/agp-net/telegraf-agp/agp/mlx5"
 	"github.com/agp-net/telegraf-agp/agp/model"
 	"github.com/agp-net/telegraf-agp/agp/options"
@@ -27,6 +29,9 @@ type Hardware struct {
 	Open   func(*driver.Device) (cuda.Device, error)
 	// Readings opens the reader of one GPU, which gpu.ErrAbsent says cannot be.
 	Readings func(uuid string) (Readings, error)
+	// Claim takes a GPU or slice for this process alone: kernels that do not end would wait for
+	// each other.
+	Claim func(uuid string) (io.Closer, error)
 }
 
 // Readings is gpu.Reader.
@@ -41,6 +46,9 @@ func (h *Hardware) setDefaults() {
 	}
 	if h.Open == nil {
 		h.Open = func(d *driver.Device) (cuda.Device, error) { return cuda.OpenGPU(d) }
+	}
+	if h.Claim == nil {
+		h.Claim = func(uuid string) (io.Closer, error) { return claim.Take("gpu/" + uuid) }
 	}
 	if h.Readings == nil {
 		h.Readings = func(uuid string) (Readings, error) { return gpu.Open(gpu.Options{UUIDs: []string{uuid}}) }
@@ -133,6 +141,10 @@ func (b *building) onGPU(dev *driver.Device) (err error) {
 	failed := func(err error) error {
 		return errors.Join(fmt.Errorf("%w: %s: %w", cuda.ErrUnfit, cuda.Describe(&g.info), cuda.Explain(err)), g.close())
 	}
+	if g.claim, err = b.hardware.Claim(g.info.UUID); err != nil {
+		g.claim = nil
+		return failed(err)
+	}
 	if err := g.watch(b.hardware, b.log); err != nil {
 		return failed(err)
 	}
@@ -182,6 +194,7 @@ type onGPU struct {
 	device   cuda.Device
 	pipeline *cuda.Pipeline
 	reader   Readings // nil: none
+	claim    io.Closer
 }
 
 func (g *onGPU) name() string { return "GPU " + cuda.Describe(&g.info) }
@@ -238,6 +251,9 @@ func (g *onGPU) close() error {
 	}
 	if g.reader != nil {
 		errs = append(errs, g.reader.Close())
+	}
+	if g.claim != nil {
+		errs = append(errs, g.claim.Close())
 	}
 	return errors.Join(errs...)
 }

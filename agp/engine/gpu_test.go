@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/agp-net/telegraf-agp/agp/internal/claim"
 	"github.com/agp-net/telegraf-agp/agp/options"
 	"github.com/agp-net/telegraf-agp/agp/pipeline"
 	"github.com/agp-net/telegraf-agp/agp/pipeline/cuda"
@@ -59,7 +61,11 @@ func machineWith(k cudatest.Kernel, version int, list ...driver.Info) (Hardware,
 		all[name] = k
 	}
 	d := cudatest.New(cudatest.Options{Version: version, Devices: list, Kernels: all})
-	return Hardware{Driver: d.Open, Readings: func(string) (Readings, error) { return nil, gpu.ErrAbsent }}, d
+	return Hardware{
+		Driver:   d.Open,
+		Readings: func(string) (Readings, error) { return nil, gpu.ErrAbsent },
+		Claim:    func(string) (io.Closer, error) { return io.NopCloser(nil), nil },
+	}, d
 }
 
 // emulated is a machine with one H200 on which device code of the host runs.
@@ -166,6 +172,11 @@ func TestWhyAGPUIsNotUsed(t *testing.T) {
 			d.Fail("cuInit", driver.SystemDriverMismatch, 0)
 			return h, d
 		}, "", 2, []string{"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "reload the module or reboot"}},
+		"another engine has it": {func() (Hardware, *cudatest.Driver) {
+			h, d := gpus(13000, same)
+			h.Claim = func(uuid string) (io.Closer, error) { return nil, &claim.TakenError{Name: "gpu/" + uuid, Pid: 4711} }
+			return h, d
+		}, "", 2, []string{"GPU cannot be used: 0, NVIDIA H200: gpu/GPU-00010203-0405-0607-0809-0a0b0c0d0e0f is in use by process 4711"}},
 		"another GPU is asked for":   {func() (Hardware, *cudatest.Driver) { return gpus(13000, same, same) }, "2", 2, []string{"no such GPU: 2, the driver shows 2"}},
 		"more queues than there are": {func() (Hardware, *cudatest.Driver) { return gpus(13000, same) }, "", 257, []string{"257 rings"}},
 		"several, each with a reason": {func() (Hardware, *cudatest.Driver) {
@@ -236,6 +247,28 @@ func TestTheGPUThatIsUsed(t *testing.T) {
 		require.NoError(t, b.Close())
 		require.Empty(t, d.Leaks())
 	}
+}
+
+// TestAGPUHasOneEngineAtATime: the second takes another, or the CPU; when the first has ended its GPU
+// is free.
+func TestAGPUHasOneEngineAtATime(t *testing.T) {
+	one := cudatest.H200()
+	one.UUID = fmt.Sprintf("GPU-%08x-0405-0607-0809-0a0b0c0d0e0f", os.Getpid()) // of this test alone
+	h, _ := machine(13000, one)
+	h.Claim = nil
+	build := func() *Built {
+		b, err := h.Build(onGPUs("auto", writeCapture(t, 1)), &sink{}, (&lines{}).log)
+		require.NoError(t, err)
+		return b
+	}
+	first, second := build(), build()
+	require.Equal(t, "cuda", first.Kind)
+	require.Equal(t, "cpu", second.Kind)
+	require.Contains(t, second.Why, fmt.Sprintf("is in use by process %d", os.Getpid()))
+	require.NoError(t, first.Close())
+	third := build()
+	require.Equal(t, "cuda", third.Kind)
+	require.NoError(t, errors.Join(second.Close(), third.Close()))
 }
 
 // TestAMIGSliceIsUsedIfTheKernelFits: with fewer queues where nobody asks for a number.

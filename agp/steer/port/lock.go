@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -14,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/agp-net/telegraf-agp/agp/internal/claim"
 )
 
 // portLock is what this process holds of a port: a lock file, whose content is the process
@@ -93,61 +94,15 @@ func (p *portLock) release() {
 	p.f.Close()
 }
 
-// Claim takes the name of a port in the network namespace of the calling thread: an abstract
-// unix socket, which ends with the process. Any user can take such a name; one who
-// may not touch the port cannot keep it from us, then only the lock file counts, as where
-// there are no such sockets.
+// Claim takes the name of a port in the network namespace of the calling thread. Where a stranger
+// has it, only the lock file counts.
 func (k *linux) Claim(l link) (io.Closer, error) {
-	address := &net.UnixAddr{Net: "unix", Name: fmt.Sprintf("@telegraf-agp/port/%d", l.Index)}
-	for range 10 {
-		s, err := net.ListenUnix("unix", address)
-		if err == nil {
-			go accept(s)
-			return s, nil
-		}
-		if !errors.Is(err, unix.EADDRINUSE) {
-			return unclaimed{}, nil
-		}
-		who, err := peer(address)
-		switch {
-		case err != nil: // it has just ended
-			continue
-		case who.Uid != 0 && int(who.Uid) != os.Geteuid():
-			return unclaimed{}, nil
-		}
-		return nil, &BusyError{Interface: l.Name, Pid: int(who.Pid)}
+	c, err := claim.Take(fmt.Sprintf("port/%d", l.Index))
+	var taken *claim.TakenError
+	if errors.As(err, &taken) {
+		return nil, &BusyError{Interface: l.Name, Pid: taken.Pid}
 	}
-	return nil, &BusyError{Interface: l.Name}
-}
-
-type unclaimed struct{}
-
-func (unclaimed) Close() error { return nil }
-
-// accept answers those who ask who holds a port, until the socket is closed.
-func accept(s *net.UnixListener) {
-	for {
-		c, err := s.AcceptUnix()
-		if err != nil {
-			return
-		}
-		_ = c.Close()
-	}
-}
-
-// peer says which process listens at an address.
-func peer(address *net.UnixAddr) (who *unix.Ucred, err error) {
-	c, err := net.DialUnix("unix", nil, address)
-	if err != nil {
-		return nil, err
-	}
-	defer c.Close()
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
-	cerr := raw.Control(func(fd uintptr) { who, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
-	return who, errors.Join(err, cerr)
+	return c, err
 }
 
 // wake continues a process if it is stopped and runs this program.

@@ -4,6 +4,8 @@
 package machine
 
 import (
+	"io"
+
 	"github.com/agp-net/telegraf-agp/agp/engine"
 	"github.com/agp-net/telegraf-agp/agp/pipeline/cuda"
 	"github.com/agp-net/telegraf-agp/agp/telemetry/gpu"
@@ -17,6 +19,7 @@ func Emulated() engine.Hardware {
 	return engine.Hardware{
 		Driver:   cudatest.New(cudatest.Options{Devices: []driver.Info{cudatest.H200()}}).Open,
 		Open:     func(*driver.Device) (cuda.Device, error) { return simt.Open() },
+		Claim:    func(string) (io.Closer, error) { return io.NopCloser(nil), nil }, // as many as there are
 		Readings: func(string) (engine.Readings, error) { return nil, gpu.ErrAbsent },
 	}
 }
