@@ -125,11 +125,11 @@ type soak struct {
 
 // generation is one pipeline, from New to Close. feed makes what feeds it and says, after Run, how
 // many packets that has delivered.
-func (k *soak) generation(t *testing.T, rings int, lossless bool, feed func([]mlx5.Queue) (cuda.Feeder, func() uint64, error), during func(context.Context, *cuda.Pipeline)) {
+func (k *soak) generation(t *testing.T, rings int, onDevice, lossless bool, feed func([]mlx5.Queue) (cuda.Feeder, func() uint64, error), during func(context.Context, *cuda.Pipeline)) {
 	sink := &counting{}
 	var sent func() uint64
 	c := cuda.Config{
-		Device: k.dev, Sink: sink, Rings: rings, Shards: 2, LogRQ: 10, Pitch: 256, LogRecords: 16, Lossless: lossless, Flow: flow.Config{MaxFlows: 1 << 12},
+		Device: k.dev, Sink: sink, Rings: rings, Shards: 2, LogRQ: 10, Pitch: 256, LogRecords: 16, OnDevice: onDevice, Lossless: lossless, Flow: flow.Config{MaxFlows: 1 << 12},
 		Port: func(queues []mlx5.Queue) (f cuda.Feeder, err error) {
 			f, sent, err = feed(queues)
 			return f, err
@@ -182,7 +182,7 @@ func (k *soak) generation(t *testing.T, rings int, lossless bool, feed func([]ml
 func (k *soak) produced(t *testing.T, nic abi.NIC, lossless bool, every time.Duration) {
 	nic.Flows, nic.FrameLen, nic.StartNs, nic.GapNs = 100, 60, 1_700_000_000_000_000_000, 10_000
 	var p *producer
-	k.generation(t, k.rings, lossless, func(queues []mlx5.Queue) (_ cuda.Feeder, _ func() uint64, err error) {
+	k.generation(t, k.rings, true, lossless, func(queues []mlx5.Queue) (_ cuda.Feeder, _ func() uint64, err error) {
 		p, err = newProducer(k.dev, queues, nic)
 		return p, p.total, err
 	}, func(ctx context.Context, pipe *cuda.Pipeline) {
@@ -232,7 +232,7 @@ func (k *soak) faulty(t *testing.T, seed, packets uint64) {
 	traffic, err := model.NewTraffic(model.Profile{Seed: seed, Packets: packets, Flows: 500, NewFlows: 0.05})
 	require.NoError(t, err)
 	feed := &port{traffic: traffic}
-	k.generation(t, 2, true, func(queues []mlx5.Queue) (cuda.Feeder, func() uint64, error) {
+	k.generation(t, 2, false, true, func(queues []mlx5.Queue) (cuda.Feeder, func() uint64, error) {
 		feed.nic, err = model.New(model.Config{Seed: seed, Memory: queues})
 		if err != nil {
 			return nil, nil, err

@@ -121,15 +121,18 @@ func (w *watch) look() error {
 		beats := w.beats[i*(1+len(r.shards)):]
 		lossless := r.abi.Flags&abi.FlagLossless != 0
 		waits := false // for the host to take records
+		written := uint64(0)
 		for k, d := range r.shards {
 			head := atomic.LoadUint64(d.head)
 			full := lossless && head-*d.tail+abi.MaxRecord > uint64(len(d.buf))
 			waits = waits || full
+			written += head
 			if w.late(&beats[1+k], atomic.LoadUint64(&d.stats.Heartbeat)+head, full) {
 				return w.p.hung(i)
 			}
 		}
-		if w.late(&beats[0], atomic.LoadUint64(&r.stats.Heartbeat), waits) {
+		// The receive warp may wait for a state warp that has many records to write.
+		if w.late(&beats[0], atomic.LoadUint64(&r.stats.Heartbeat)+written, waits) {
 			return w.p.hung(i)
 		}
 	}

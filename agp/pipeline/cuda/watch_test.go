@@ -298,6 +298,26 @@ func TestAHostThatWasAwayBlamesNoRing(t *testing.T) {
 			*d.tail = *d.head
 		}
 	}
+
+	w = newWatch(p)
+	for range 10 * silentShare { // a state warp has many records to write, and all others wait
+		for _, r := range p.rings {
+			r.shards[0].stats.Heartbeat++
+			r.shards[1].stats.Heartbeat++
+			*r.shards[0].head += 512
+			*r.shards[0].tail += 512
+		}
+		w.passed = time.Hour
+		require.NoError(t, w.look())
+	}
+	for range silentShare {
+		for _, r := range p.rings {
+			r.shards[0].stats.Heartbeat++
+			r.shards[1].stats.Heartbeat++
+		}
+		require.NoError(t, w.look())
+	}
+	require.ErrorContains(t, w.look(), "ring 0", "state warps that only wait do not help")
 	require.NoError(t, p.Close())
 }
 
