@@ -32,6 +32,8 @@ type Hardware struct {
 	// Claim takes a GPU or slice for this process alone: kernels that do not end would wait for
 	// each other.
 	Claim func(uuid string) (io.Closer, error)
+	// Patience is cuda.Config.Patience: device code on the host is slower.
+	Patience time.Duration
 }
 
 // Readings is gpu.Reader.
@@ -160,7 +162,7 @@ func (b *building) onGPU(dev *driver.Device) (err error) {
 	c := cuda.Config{
 		Device: g.device, Source: b.src, SourceName: conf.GetSource().GetKind(), Interface: conf.GetInterface(), Sink: b.sink,
 		Rings: int(min(conf.GetQueues(), cuda.MaxRings+1)), Decap: b.decap(), Flow: b.flows(), Key: b.key, Now: b.now,
-		Lossless: !b.built.Live, Drop: b.built.Live, Sketch: &sketches,
+		Lossless: !b.built.Live, Drop: b.built.Live, Sketch: &sketches, Patience: b.hardware.Patience,
 	}
 	if conf.GetSource().GetKind() == "mirror" { // of a frame no more is seen
 		c.Pitch = (conf.GetSource().GetLive().GetSnapLen() + mlx5.StrideUnit - 1) / mlx5.StrideUnit * mlx5.StrideUnit

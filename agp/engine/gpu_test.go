@@ -72,6 +72,7 @@ func machineWith(k cudatest.Kernel, version int, list ...driver.Info) (Hardware,
 func emulated(t *testing.T) Hardware {
 	t.Helper()
 	h, _ := machine(13000, cudatest.H200())
+	h.Patience = 2 * time.Minute
 	h.Open = func(*driver.Device) (cuda.Device, error) {
 		l, err := simt.Open()
 		if errors.Is(err, simt.ErrNoCompiler) {

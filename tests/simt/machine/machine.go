@@ -5,6 +5,7 @@ package machine
 
 import (
 	"io"
+	"time"
 
 	"github.com/agp-net/telegraf-agp/agp/engine"
 	"github.com/agp-net/telegraf-agp/agp/pipeline/cuda"
@@ -19,6 +20,7 @@ func Emulated() engine.Hardware {
 	return engine.Hardware{
 		Driver:   cudatest.New(cudatest.Options{Devices: []driver.Info{cudatest.H200()}}).Open,
 		Open:     func(*driver.Device) (cuda.Device, error) { return simt.Open() },
+		Patience: 2 * time.Minute,
 		Claim:    func(string) (io.Closer, error) { return io.NopCloser(nil), nil }, // as many as there are
 		Readings: func(string) (engine.Readings, error) { return nil, gpu.ErrAbsent },
 	}
