@@ -66,13 +66,13 @@ gpu-tests: # build/gpu/*.test and the benchmark
 	@mkdir -p $(BUILD)/gpu
 	for p in cuda agp/pipeline/cuda agp/telemetry/gpu agp/engine tests/bench/gpu; do \
 		CGO_ENABLED=0 $(GO) test -c -o $(BUILD)/gpu/$$(echo $$p | tr / -).test ./$$p || exit; done
-	CGO_ENABLED=0 $(GO) build -trimpath -o $(BUILD)/gpu/agp-bench-gpu ./tests/bench/cmd/agp-bench-gpu
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BUILD)/gpu/agp-bench-gpu ./tests/bench/cmd/agp-bench-gpu
 
 test-gpu: gpu-tests ## what the GPU does, where there is one; compute-sanitizer on short runs
 	tests/gpu.sh $(BUILD)/gpu
 
-bench-gpu: gpu-tests ## the packet path on a GPU, fed by the NIC model on the same GPU
-	$(BUILD)/gpu/agp-bench-gpu
+bench-gpu: gpu-tests ## the packet path on a GPU, fed by the NIC model; writes the table of tests/bench/RESULTS-GPU.md
+	$(BUILD)/gpu/agp-bench-gpu -out tests/bench/RESULTS-GPU.md
 
 test-e2e: ## telegraf, plugin, engine and InfluxDB together
 	$(GO) test -count=1 -timeout 15m ./tests/e2e/...

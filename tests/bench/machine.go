@@ -15,6 +15,11 @@ func Machine(command string) string {
 	if b, err := exec.Command("git", "describe", "--always", "--dirty").Output(); err == nil {
 		commit = strings.TrimSpace(string(b))
 	}
+	return MachineAt(commit, command)
+}
+
+// MachineAt is Machine for a commit that is known otherwise.
+func MachineAt(commit, command string) string {
 	name := "unknown CPU"
 	if b, err := os.ReadFile("/proc/cpuinfo"); err == nil {
 		for line := range strings.Lines(string(b)) {
