@@ -26,8 +26,10 @@ type Shape struct {
 	Sketches        bool
 }
 
-// Warps and Blocks are those of the kernel.
-func (s Shape) Warps() int  { return s.Rings * (1 + s.Shards) }
+// Warps are those of the kernel.
+func (s Shape) Warps() int { return s.Rings * (1 + s.Shards) }
+
+// Blocks are those of the kernel, each on a multiprocessor.
 func (s Shape) Blocks() int { return (s.Rings-1)/s.PerBlock + 1 }
 
 func (s Shape) pitch() uint32 {
@@ -253,7 +255,11 @@ func (b *bed) ending(ctx context.Context, what string, run cuda.Run, feeder *nic
 	if feeder != nil {
 		feeder.stop()
 	}
-	_ = run.Wait(context.Background())
+	short, cancel := context.WithTimeout(context.Background(), cuda.DefaultPatience)
+	defer cancel()
+	if stuck := run.Wait(short); stuck != nil {
+		err = fmt.Errorf("%w, and it does not stop: %w", err, stuck)
+	}
 	st, shards := b.p.Counters(0)
 	return fmt.Errorf("%s, %+v: ring 0 %+v, its first shard %+v: %w", what, b.shape, st, shards[0], err)
 }

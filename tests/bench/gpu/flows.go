@@ -13,6 +13,7 @@ import (
 
 	"github.com/agp-net/telegraf-agp/agp/pipeline/cuda"
 	"github.com/agp-net/telegraf-agp/agp/pipeline/cuda/abi"
+	"github.com/agp-net/telegraf-agp/agp/telemetry"
 )
 
 // errSum says that the records do not contain what was sent.
@@ -39,6 +40,7 @@ type FlowResult struct {
 	Flows         uint64 // sent
 	Records       uint64 // that the device has written until the last packet was taken
 	Bytes         uint64 // of these
+	Closed        uint64 // records of connections that were closed, in the end
 	Lost, Evicted uint64 // without room in a record ring, or in the table
 	Late          uint64
 	CPU           time.Duration // of the process, until then
@@ -49,8 +51,8 @@ func (r *FlowResult) Rate() float64 { return float64(r.Flows) / r.Seconds }
 
 // reader takes the records of a ring's shards, each as it comes, and adds their packets up.
 type reader struct {
-	shards                  []recordRing
-	records, packets, bytes atomic.Uint64
+	shards                          []recordRing
+	records, packets, bytes, closed atomic.Uint64
 }
 
 type recordRing struct {
@@ -62,7 +64,7 @@ type recordRing struct {
 func (r *reader) take() (n int) {
 	for _, s := range r.shards {
 		tail, head := *s.tail, atomic.LoadUint64(s.head)
-		from, packets := tail, uint64(0)
+		from, packets, closed := tail, uint64(0), uint64(0)
 		for records := 0; tail != head; {
 			m := s.buf[tail&uint64(len(s.buf)-1):]
 			h := (*abi.Record)(unsafe.Pointer(&m[0]))
@@ -70,6 +72,9 @@ func (r *reader) take() (n int) {
 			if h.Kind == abi.RecordFlow {
 				f := (*abi.Flow)(unsafe.Pointer(&m[unsafe.Sizeof(*h)]))
 				packets += f.Dir[0].Packets + f.Dir[1].Packets
+				if telemetry.EndReason(h.Reason) == telemetry.EndTCP {
+					closed++
+				}
 				n++
 				records++
 			}
@@ -78,6 +83,7 @@ func (r *reader) take() (n int) {
 			}
 		}
 		r.packets.Add(packets)
+		r.closed.Add(closed)
 		r.bytes.Add(tail - from)
 	}
 	r.records.Add(uint64(n))
@@ -193,6 +199,7 @@ func NewFlows(g cuda.Device, t FlowTest) (res FlowResult, err error) {
 	for _, r := range readers {
 		records += r.records.Load()
 		packets += r.packets.Load()
+		res.Closed += r.closed.Load()
 	}
 	var all Result
 	b.count(&all)

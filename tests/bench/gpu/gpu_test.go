@@ -115,6 +115,12 @@ func TestNewFlowsAreInRecords(t *testing.T) {
 			require.GreaterOrEqual(t, r.Flows, r.Packets/uint64(c.PerFlow))
 			require.NotZero(t, r.Records)
 			require.NotZero(t, r.Rate())
+			if c.PerFlow < 5 {
+				require.Zero(t, r.Closed)
+			} else { // all but those whose last packets were not sent
+				require.InDelta(t, r.Flows, r.Closed, float64(2*c.Open))
+				require.NotEqual(t, r.Flows, r.Closed)
+			}
 		})
 	}
 }

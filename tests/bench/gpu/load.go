@@ -32,7 +32,8 @@ type LoadTest struct {
 
 // LoadResult is what came of it.
 type LoadResult struct {
-	Seconds         float64 // of full load
+	Seconds         float64 // of full load, for which CPU was taken
+	Fed             float64 // seconds until all was sent
 	Sent, Seen      uint64
 	Late, Missing   uint64 // batches that were due before there was credit; packets that are nowhere
 	CPU             time.Duration
@@ -40,6 +41,7 @@ type LoadResult struct {
 	Gaps            []time.Duration // of the handovers
 	RSS             uint64          // bytes, under full load
 	DeviceAllocated uint64          // bytes of the pipeline's own
+	RecordRings     uint64          // bytes in host memory
 }
 
 // port is the NIC model's kernel as what feeds a pipeline.
@@ -102,6 +104,7 @@ func (p *port) Run(ctx context.Context) error {
 		case <-run.Done():
 		}
 		take()
+		p.res.Fed = time.Since(begin).Seconds()
 		return errors.Join(context.Cause(ctx), run.Wait(context.Background()))
 	}
 }
@@ -163,6 +166,12 @@ func Load(g cuda.Device, t LoadTest) (res LoadResult, err error) {
 		res.Sent, res.Seen, res.Late = t.Packets*uint64(t.Rings), s.Engine.PacketsSeen, feeder.waited()
 		res.Missing = res.Sent - sink.packets.Load()
 		res.DeviceAllocated = s.Engine.StateBytes
+		_, _, shards := p.Memory()
+		for i := range shards {
+			for j := range shards[i] {
+				res.RecordRings += 1 << shards[i][j].Out.LogSize
+			}
+		}
 		if m := s.Missing(); m != 0 {
 			err = fmt.Errorf("%w: the pipeline's own sum misses %d packets", errSum, m)
 		}

@@ -445,7 +445,7 @@ func (b *Bench) host() error {
 	grid, _ := b.grid(s)
 	b.Print(Row{
 		Quantity: fmt.Sprintf("host CPU at full load, telemetry every %v, sketches on", t.Telemetry), Mode: producing, Grid: grid,
-		Measured: fmt.Sprintf("%.2f %% of a core over %.1f s with %d snapshots, at %.1f Mpps", 100*r.CPU.Seconds()/r.Seconds, r.Seconds, r.Snapshots, quick.Rate()/1e6),
+		Measured: fmt.Sprintf("%.2f %% of a core over %.1f s with %d snapshots, at %.1f Mpps", 100*r.CPU.Seconds()/r.Seconds, r.Seconds, r.Snapshots, float64(r.Seen)/r.Fed/1e6),
 		Lost:     fmt.Sprint(r.Missing), Must: "2 % (0.5 %)", Paper: "0 cores",
 	})
 	memory := fmt.Sprintf("%.2f GB allocated by the pipeline", float64(r.DeviceAllocated)/1e9)
@@ -454,7 +454,7 @@ func (b *Bench) host() error {
 	}
 	b.Print(Row{
 		Quantity: fmt.Sprintf("host RSS / GPU memory, room for %s flows", thousands(s.Flows*s.Rings)), Mode: producing, Grid: grid,
-		Measured: fmt.Sprintf("%.2f GB / %s", float64(r.RSS)/1e9, memory), Must: "0.35 GB / 2.4 GB (less)", Paper: "0.35 GB / 2.4 GB",
+		Measured: fmt.Sprintf("%.2f GB, of which %.2f GB are record rings / %s", float64(r.RSS)/1e9, float64(r.RecordRings)/1e9, memory), Must: "0.35 GB / 2.4 GB (less)", Paper: "0.35 GB / 2.4 GB",
 	})
 	return usedErr
 }
