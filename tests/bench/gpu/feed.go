@@ -31,6 +31,7 @@ type FeedResult struct {
 	Payload    uint64 // bytes of frames, without FCS
 	Link       uint64 // bytes over the bus to the device
 	Copies     uint64
+	Batches    Result // times of a batch
 }
 
 // period is after how many packets a ring's completions repeat: their counter of WQEs has 16 bits,
@@ -290,7 +291,7 @@ func Feed(g cuda.Device, t FeedTest) (res FeedResult, err error) {
 	}
 	var counted Result
 	b.count(&counted)
-	res.Seen = counted.Seen
+	res.Seen, res.Batches = counted.Seen, counted
 	for _, l := range f.lanes {
 		res.Sent += l.sent * uint64(l.count)
 		res.Copies += l.copies

@@ -43,6 +43,7 @@ type FlowResult struct {
 	Closed        uint64 // records of connections that were closed, in the end
 	Lost, Evicted uint64 // without room in a record ring, or in the table
 	Late          uint64
+	Batches       Result        // times of a batch
 	CPU           time.Duration // of the process, until then
 }
 
@@ -175,6 +176,7 @@ func NewFlows(g cuda.Device, t FlowTest) (res FlowResult, err error) {
 	}
 	var counted Result
 	b.count(&counted)
+	res.Batches = counted
 	res.Packets, res.Late = t.Packets*uint64(t.Rings), feeder.waited()
 	row := uint64(t.Open * t.PerFlow)
 	res.Flows = (t.Packets/row*uint64(t.Open) + min(t.Packets%row, uint64(t.Open))) * uint64(t.Rings)

@@ -35,6 +35,7 @@ func TestNICModelOnTheDeviceFeedsItsRings(t *testing.T) {
 			require.NotZero(t, r.Rate())
 			require.NotZero(t, r.Receive[0])
 			require.NotZero(t, r.State[0])
+			require.Regexp(t, `^\d+ \+ \d+ \+ \d+ \+ \d+; \d+ \+ \d+ \+ \d+ \(\d+\.\d\)$`, (&Bench{Clock: 1e9}).stages(&r))
 			require.Equal(t, []bool{true, false}, around)
 		})
 	}
@@ -198,7 +199,7 @@ func TestAllRowsOfTheBenchmark(t *testing.T) {
 	energy := uint64(0)
 	var rows []Row
 	b := &Bench{
-		Device: simt.Device(t), SMs: 132, Clock: 0, Runs: 1, Tiny: true, Print: func(r Row) { rows = append(rows, r) },
+		Device: simt.Device(t), SMs: 132, Runs: 1, Tiny: true, Print: func(r Row) { rows = append(rows, r) },
 		Energy: func() (uint64, error) { energy += 1000; return energy, nil },
 		Used:   func() (uint64, error) { return 3e9, nil },
 	}

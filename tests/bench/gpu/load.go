@@ -42,6 +42,7 @@ type LoadResult struct {
 	RSS             uint64          // bytes, under full load
 	DeviceAllocated uint64          // bytes of the pipeline's own
 	RecordRings     uint64          // bytes in host memory
+	Batches         Result          // times of a batch
 }
 
 // port is the NIC model's kernel as what feeds a pipeline.
@@ -166,7 +167,8 @@ func Load(g cuda.Device, t LoadTest) (res LoadResult, err error) {
 		res.Sent, res.Seen, res.Late = t.Packets*uint64(t.Rings), s.Engine.PacketsSeen, feeder.waited()
 		res.Missing = res.Sent - sink.packets.Load()
 		res.DeviceAllocated = s.Engine.StateBytes
-		_, _, shards := p.Memory()
+		_, rings, shards := p.Memory()
+		(&bed{p: p, rings: rings}).count(&res.Batches)
 		for i := range shards {
 			for j := range shards[i] {
 				res.RecordRings += 1 << shards[i][j].Out.LogSize

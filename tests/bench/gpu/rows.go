@@ -342,7 +342,7 @@ func (b *Bench) copies() error {
 		b.Print(Row{
 			Quantity: fmt.Sprintf("feed across PCIe, %d B, %d packets of each ring per copy, %d streams", c.frame+4, t.Chunk, t.Streams), Mode: copying, Grid: grid,
 			Measured: fmt.Sprintf("%.1f Mpps, %.0f Gb/s of frames, %.1f GB/s over the link (copies alone: %.1f)", rate, float64(r.Payload)*8/r.Seconds/1e9, float64(r.Link)/r.Seconds/1e9, float64(alone.Link)/alone.Seconds/1e9),
-			PerSM:    fmt.Sprintf("%.2f Mpps", rate/float64(used)), Lost: fmt.Sprint(int64(r.Sent) - int64(r.Seen)), Must: c.must,
+			PerSM:    fmt.Sprintf("%.2f Mpps", rate/float64(used)), Lost: fmt.Sprint(int64(r.Sent) - int64(r.Seen)), Stages: b.stages(&r.Batches), Must: c.must,
 		})
 	}
 	return nil
@@ -411,7 +411,7 @@ func (b *Bench) printFlows(what, mode string, t FlowTest, r *FlowResult) {
 		Measured: fmt.Sprintf("%.1f M flows/s, %.1f Mpps; %.1f GB/s of records, %.2f cores of the host; packets' clock %.0f times as fast as the host's",
 			r.Rate()/1e6, float64(r.Packets)/r.Seconds/1e6, float64(r.Bytes)/r.Seconds/1e9, r.CPU.Seconds()/r.Seconds, float64(t.Packets)*float64(t.GapNs)/1e9/r.Seconds),
 		PerSM: fmt.Sprintf("%.2f M flows/s", r.Rate()/1e6/float64(used)),
-		Lost:  fmt.Sprintf("%d records; %d flows evicted; sums agree", r.Lost, r.Evicted), Must: "10 M flows/s (50)", Paper: "0.7 M flows/s (trace)",
+		Lost:  fmt.Sprintf("%d records; %d flows evicted; sums agree", r.Lost, r.Evicted), Stages: b.stages(&r.Batches), Must: "10 M flows/s (50)", Paper: "0.7 M flows/s (trace)",
 	})
 }
 
@@ -446,7 +446,7 @@ func (b *Bench) host() error {
 	b.Print(Row{
 		Quantity: fmt.Sprintf("host CPU at full load, telemetry every %v, sketches on", t.Telemetry), Mode: producing, Grid: grid,
 		Measured: fmt.Sprintf("%.2f %% of a core over %.1f s with %d snapshots, at %.1f Mpps", 100*r.CPU.Seconds()/r.Seconds, r.Seconds, r.Snapshots, float64(r.Seen)/r.Fed/1e6),
-		Lost:     fmt.Sprint(r.Missing), Must: "2 % (0.5 %)", Paper: "0 cores",
+		Lost:     fmt.Sprint(r.Missing), Stages: b.stages(&r.Batches), Must: "2 % (0.5 %)", Paper: "0 cores",
 	})
 	memory := fmt.Sprintf("%.2f GB allocated by the pipeline", float64(r.DeviceAllocated)/1e9)
 	if b.Used != nil && usedErr == nil {
@@ -472,7 +472,7 @@ func (b *Bench) handover() error {
 		grid, _ := b.grid(s)
 		row := Row{
 			Quantity: fmt.Sprintf("handover of the kernel at %.1f Mpps per ring, rings of %d", rate/1e6/float64(s.Rings), 1<<s.LogRQ), Mode: paced, Grid: grid,
-			Measured: "no handover in time", Lost: fmt.Sprintf("%d, %d batches late", r.Missing, r.Late), Must: "none lost at 9 Mpps per ring",
+			Measured: "no handover in time", Lost: fmt.Sprintf("%d, %d batches late", r.Missing, r.Late), Stages: b.stages(&r.Batches), Must: "none lost at 9 Mpps per ring",
 		}
 		if len(r.Gaps) > 0 {
 			slices.Sort(r.Gaps)
@@ -557,7 +557,7 @@ func (b *Bench) power() error {
 		b.Print(Row{
 			Quantity: fmt.Sprintf("added GPU power at %.1f Mpps of %d B, %.0f Gb/s on the wire", r.Rate()/1e6, c.frame+4, r.Rate()*float64(c.frame+24)*8/1e9), Mode: paced, Grid: grid,
 			Measured: fmt.Sprintf("%.1f W by the packet path (%.1f W with the NIC model's kernel, which alone adds %.1f W; idle %.1f W)", with-alone, with-idle, alone-idle, idle),
-			Lost:     fmt.Sprintf("%d, %d batches late", int64(r.Sent)-int64(r.Seen), r.Late), Must: "printed (20 W)", Paper: "20.1 W",
+			Lost:     fmt.Sprintf("%d, %d batches late", int64(r.Sent)-int64(r.Seen), r.Late), Stages: b.stages(&r), Must: "printed (20 W)", Paper: "20.1 W",
 		})
 	}
 	return nil
