@@ -20,7 +20,7 @@ type Raw struct {
 	Bits           uint16
 	Tier           uint8 // not 0: the flow has counters
 	Side           [2]uint8
-	_              [3]uint8
+	Born           [3]uint8
 	TimeSteps      uint32
 	SynRetransmits uint32
 	Coalesced      uint32

@@ -10,12 +10,16 @@ type Relay struct {
 	WireLen     uint32 // flow_table_metadata
 	Captured    uint32 // byte_cnt
 	TimestampNs int64  // timestamp
+	// Number is that of the packet in the whole input, or of the one that the time comes before,
+	// from 1; 0 if the frame is in no flow. lro_ack_seq_num, rx_hash_result.
+	Number uint64
 }
 
 // Put sets the fields of c that r has.
 func (r *Relay) Put(c *CQE) {
 	c.WQEID, c.LROTCPPshAbortDupAck, c.LROTCPWin = r.LinkType, r.Side, r.SegmentSize
 	c.FlowTableMetadata, c.ByteCnt, c.Timestamp = r.WireLen, r.Captured, uint64(r.TimestampNs)
+	c.LROAckSeqNum, c.RXHashResult = uint32(r.Number>>32), uint32(r.Number)
 }
 
 // RelayOf reads them.
@@ -23,5 +27,6 @@ func RelayOf(c *CQE) Relay {
 	return Relay{
 		LinkType: c.WQEID, Side: c.LROTCPPshAbortDupAck, SegmentSize: c.LROTCPWin,
 		WireLen: c.FlowTableMetadata, Captured: c.ByteCnt, TimestampNs: int64(c.Timestamp),
+		Number: uint64(c.LROAckSeqNum)<<32 | uint64(c.RXHashResult),
 	}
 }

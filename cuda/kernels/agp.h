@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-#define AGP_ABI 2
+#define AGP_ABI 3
 
 enum {
 	AGP_LANES = 32,
@@ -25,6 +25,9 @@ enum {
 	AGP_RECEIVER_SCRATCH = 8704,
 	AGP_SHARD_SCRATCH = 23040,
 	AGP_BLOCK_SCRATCH = 232448,
+	AGP_TRIGGERS = 128,   // packet counts at which flows are scored, at most
+	AGP_HEAD_PAYLOAD = 48, // bytes of each direction
+	AGP_HEAD_PACKETS = 16,
 	AGP_STAGES = 4, // of a batch whose time is taken, see agp_stats and agp_shard_stats
 };
 
@@ -103,7 +106,7 @@ typedef struct {
 	uint16_t bits;
 	uint8_t tier;    // whether there are histogram counters
 	uint8_t side[2]; // source.Frame.Side of the directions
-	uint8_t pad[3];
+	uint8_t born[3]; // number of the packet that opened it, modulo 2^24; only if agp_params.messages
 	uint32_t time_steps, syn_retransmits, coalesced;
 	uint32_t told_bytes; // that heavy hitters know of, modulo 2^32; packets are those to the last AGP_PROGRESS
 	int64_t syn_ns, handshake_ns, rtt_ns;
@@ -117,15 +120,46 @@ typedef struct {
 	uint32_t size[AGP_SIZE_BINS], delay[AGP_DELAY_BINS], pad;
 } agp_hist; // 640 bytes
 
-// agp_record is what the record ring carries: this, the flow, and its agp_hist if flow.tier
-// is not 0. A record with kind AGP_SKIP only fills the ring's end.
-enum { AGP_SKIP = 0, AGP_FLOW = 1 };
+// agp_head is model.Head: what a model sees of how a flow begins.
+typedef struct {
+	uint8_t payload[2][AGP_HEAD_PAYLOAD];
+	uint8_t payload_len[2], packets, protocol;
+	int16_t len[AGP_HEAD_PACKETS];
+	uint8_t delay[AGP_HEAD_PACKETS];
+	uint8_t pad[44];
+} agp_head; // 192 bytes
+
+// Kinds of what a record ring carries, each an agp_record and what is said here.
+enum {
+	AGP_SKIP = 0,   // only fills the ring's end
+	AGP_FLOW = 1,   // a flow has ended: agp_flow and the parts that the header names
+	AGP_MATURE = 2, // a flow has come to a trigger: the same
+	AGP_START = 3,  // a flow has begun: its agp_key and 16 bytes of nothing
+	AGP_TICK = 4,   // time has come to ts_ns, and all that it ends has been said: nothing
+};
+
+// Parts that follow an agp_flow, in this order: agp_hist and agp_head.
+enum { AGP_PART_HIST = 1, AGP_PART_HEAD = 2 };
+
+// Bits of agp_record.flags.
+enum {
+	AGP_TIMED = 1,   // time brought it about, before packet number
+	AGP_GOES_ON = 2, // the flow does: only its record has ended
+};
+
+// agp_record begins every message. What is behind reason but parts is only there with agp_params.messages.
 typedef struct {
 	uint32_t size; // of all of it, a multiple of 64
 	uint16_t ring;
 	uint8_t kind;
 	uint8_t reason; // telemetry.EndReason
-	uint8_t pad[56];
+	uint32_t place; // of the flow in its shard: it keeps it until it ends
+	uint8_t parts, flags;
+	uint8_t from_b, tcp_flags; // AGP_START: the initiator is endpoint B; flags of the first packet
+	uint64_t number;           // of the packet that brought it about
+	int64_t ts_ns;             // of that packet, or the time that has come
+	uint32_t wire_len;         // AGP_START: of the first packet
+	uint8_t pad[28];
 } agp_record; // 64 bytes
 
 // agp_out is a record ring. The device writes head, the host tail, both free-running bytes.
@@ -141,6 +175,7 @@ typedef struct {
 enum {
 	AGP_RELAY = 1,    // the relay writes the CQEs, see agp/mlx5 for what it puts where
 	AGP_LOSSLESS = 2, // the device waits for room in the record ring
+	AGP_NUMBERED = 4, // CQEs have the number of the packet in the whole input, see agp/mlx5
 };
 
 // How the time of a CQE is written.
@@ -160,9 +195,10 @@ typedef struct {
 	uint64_t state;    // agp_shard_state
 	uint64_t stats;    // agp_shard_stats, mapped host memory
 	uint64_t sketches; // agp_sketches
+	uint64_t heads;    // agp_head[AGP_WAYS * buckets], 0: there are none
 	uint32_t buckets, pad;
 	agp_out out;
-} agp_shard; // 96 bytes
+} agp_shard; // 104 bytes
 
 // agp_ring is a receive queue and its completion queue in mlx5 layout, and the flows that
 // come by it. The host fills it in before a launch; the device only reads it.
@@ -229,6 +265,7 @@ typedef struct {
 	uint64_t version, heartbeat;
 	uint64_t records, recorded; // records written, and packets in them
 	uint64_t lost_records, lost_packets, lost_bytes; // for which the record ring had no room
+	uint64_t lost_matures, lost_starts, lost_ticks; // messages, likewise
 	uint64_t started, evicted, active, time_steps;
 	// One batch in 64 is timed: to find the flows, to add, to write back.
 	uint64_t timed, timed_packets, cycles[AGP_STAGES];
@@ -265,8 +302,17 @@ typedef struct {
 	uint32_t sketches;  // AGP_SKETCH_*
 	uint32_t shards;    // state warps of a ring, 1 to AGP_SHARDS
 	uint32_t per_block; // rings of a block
-	uint32_t pad;
+	uint32_t messages;  // AGP_MESSAGE_*
+	uint64_t head_packets; // as many packets of a flow are seen by models that want its head; 0: none does
+	uint32_t trigger_count, pad;
+	uint64_t triggers[AGP_TRIGGERS]; // packet counts at which a flow is scored, ascending
 } agp_params;
+
+// Bits of agp_params.messages.
+enum {
+	AGP_MESSAGE_CAUSES = 1, // headers say what brought them about; always there with one of the others
+	AGP_MESSAGE_EVENTS = 2, // AGP_START and AGP_TICK
+};
 
 // The state of the sketches of cuda/kernels/sketch.cuh; agp/sketch explains them.
 enum {

@@ -20,6 +20,7 @@ struct entry {
 	uint32_t syndrome, vendor;
 	int32_t tci; // of a VLAN tag that was taken out of the frame, -1: none
 	uint64_t time;
+	uint64_t number; // of the packet in the whole input, 0 if it has none
 };
 
 // ready reports whether the entry with the free-running index i belongs to the software. What
@@ -29,6 +30,8 @@ AGP_DEVICE bool ready(uint64_t cq, uint32_t log_cq, uint64_t i) {
 	uint32_t op_own = sys::take8(cq + (i & mask) * 64 + 63);
 	return op_own >> 4 != invalid && (op_own & 1) == (uint32_t)(i >> log_cq & 1);
 }
+
+AGP_DEVICE uint64_t numbered(const words &first) { return (uint64_t)swap32(first.w[2]) << 32 | swap32(first.w[3]); }
 
 // read decodes an entry that is ready. The half with the owner is read first.
 AGP_DEVICE entry read(const agp_ring &r, uint64_t i) {
@@ -64,6 +67,8 @@ AGP_DEVICE entry read(const agp_ring &r, uint64_t i) {
 	e.time = raw;
 	if (op == no_packet) {
 		e.kind = time;
+		if (r.flags & AGP_NUMBERED)
+			e.number = numbered(take16(at));
 		return e;
 	}
 	if (op < send || op > send_inv) {
@@ -77,6 +82,7 @@ AGP_DEVICE entry read(const agp_ring &r, uint64_t i) {
 		e.side = first.w[1] & 0xff;
 		e.segment_size = swap32(first.w[1]) & 0xffff;
 		e.wire_len = swap32(low.w[1]);
+		e.number = numbered(first);
 	} else {
 		words mid = take16(at + 16);
 		if (mid.w[3] >> 8 & 1)

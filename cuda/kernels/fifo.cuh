@@ -13,19 +13,21 @@ struct item {
 	agp_key key;
 	int64_t ts_ns; // of a tick and a flush: the time
 	uint64_t hash, number;
-	uint64_t payload; // reserved for what is kept of a packet's content
+	uint64_t payload; // address of what was captured of it, if a model wants it
 	uint32_t wire_len, l3_len, payload_len, parts;
 	uint32_t seq, ack;
 	uint16_t window, segment_size;
 	uint8_t tcp_flags, flags, side, kind;
 	uint8_t from_b; // the sender is endpoint B
-	uint8_t pad[7];
+	uint8_t pad[3];
+	uint32_t payload_cap; // bytes there
 
 	AGP_DEVICE_MEMBER void set(const agp_packet &p) {
 		ts_ns = p.ts_ns;
 		wire_len = p.wire_len;
 		l3_len = p.l3_len;
 		payload_len = p.payload_len;
+		payload_cap = p.payload_cap;
 		seq = p.seq;
 		ack = p.ack;
 		window = p.window;
@@ -41,6 +43,7 @@ struct item {
 		p.wire_len = wire_len;
 		p.l3_len = l3_len;
 		p.payload_len = payload_len;
+		p.payload_cap = payload_cap;
 		p.seq = seq;
 		p.ack = ack;
 		p.window = window;

@@ -23,7 +23,8 @@ enum {
 	live = 1 << 8,      // slot in use
 	empty = 1 << 9,     // cut by the active timeout, no packet since
 	doubt = 1 << 10,    // a packet that the flow's two ends would not send
-	confirmed = 1 << 11 // the two ends have proved to be two
+	confirmed = 1 << 11, // the two ends have proved to be two
+	head = 1 << 12      // its agp_head is kept; agp/flow knows it otherwise
 };
 
 // Bits of agp_tcp_half.seen.
@@ -328,14 +329,16 @@ AGP_DEVICE uint32_t segments(const agp_packet &p) {
 	return p.segment_size == 0 || p.payload_len <= p.segment_size ? 1 : (p.payload_len - 1) / p.segment_size + 1;
 }
 
-// split makes p frame i of the n that whole is: flow.Packet.Segment, without what is only for
-// payload.
+// split makes p frame i of the n that whole is: flow.Packet.Segment.
 AGP_DEVICE void split(agp_packet *p, const agp_packet &whole, uint32_t i, uint32_t n) {
 	uint32_t size = whole.segment_size, at = i * size, left = whole.payload_len - at;
 	*p = whole;
 	p->payload_len = size < left ? size : left;
 	p->l3_len -= whole.payload_len - p->payload_len;
 	p->wire_len -= whole.payload_len - p->payload_len;
+	p->payload_off += at;
+	left = whole.payload_cap - (at < whole.payload_cap ? at : whole.payload_cap);
+	p->payload_cap = p->payload_len < left ? p->payload_len : left;
 	if (p->protocol != TCP)
 		return;
 	p->seq += at;

@@ -4,7 +4,7 @@
 
 // serve gives each ring of a block its warps until the host wants them to end. There is no
 // meeting point for the whole block after the first.
-template <bool sketched> AGP_DEVICE void serve(const agp_params &params, char *memory) {
+template <bool extras> AGP_DEVICE void serve(const agp_params &params, char *memory) {
 	uint32_t warps = 1 + params.shards, mine = warp::local() / warps, role = warp::local() % warps;
 	uint32_t ring = warp::index() / (warps * params.per_block) * params.per_block + mine;
 	char *room = memory + mine * (AGP_RECEIVER_SCRATCH + params.shards * AGP_SHARD_SCRATCH);
@@ -21,7 +21,7 @@ template <bool sketched> AGP_DEVICE void serve(const agp_params &params, char *m
 		w.init(&params, ring, (receiver_scratch *)room, &shards->in);
 		w.run();
 	} else {
-		shard<sketched> w;
+		shard<extras> w;
 		w.init(&params, ring, role - 1, (shard_scratch *)((char *)shards + (role - 1) * AGP_SHARD_SCRATCH));
 		w.run();
 	}
@@ -32,8 +32,9 @@ AGP_KERNEL(agp_rings, agp_params, params) {
 	serve<false>(params, memory);
 }
 
-// agp_rings_sketched does so with sketches of all traffic.
-AGP_KERNEL(agp_rings_sketched, agp_params, params) {
+// agp_rings_full does so with what agp_params asks for besides records: sketches of all traffic,
+// what models see of flows, messages of what happens to them.
+AGP_KERNEL(agp_rings_full, agp_params, params) {
 	AGP_SHARED_LAUNCH(memory, AGP_BLOCK_SCRATCH);
 	serve<true>(params, memory);
 }

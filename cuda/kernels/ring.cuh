@@ -42,6 +42,9 @@ struct receiver {
 	uint32_t head;   // lane i: items written for shard i
 	uint32_t tail;   // lane i: items that shard i was last seen to have taken
 	uint64_t ci, wqes, seq;
+	uint64_t done_ci, done_wqes; // may be given back once
+	uint32_t done;               // lane i: shard i has taken so many items
+	bool late;                   // they were not yet given back
 	int64_t clock_ns, step;
 	stats::stopwatch watch;
 
@@ -51,11 +54,14 @@ struct receiver {
 		st = (agp_ring_state *)r->state;
 		x = memory;
 		to = first;
-		head = tail = 0;
+		head = tail = done = 0;
+		late = false;
 		stats::resume(&x->stats, &st->stats);
 		ci = st->ci;
 		wqes = st->wqes;
 		seq = st->seq;
+		done_ci = ci;
+		done_wqes = wqes;
 		clock_ns = st->clock_ns;
 		step = st->step;
 		warp::sync(warp::all); // before the first report writes them
@@ -84,13 +90,14 @@ struct receiver {
 	}
 
 	// tell puts something into the queues of all shards.
-	AGP_DEVICE_MEMBER void tell(uint8_t kind, int64_t ns) {
+	AGP_DEVICE_MEMBER void tell(uint8_t kind, int64_t ns, uint64_t number) {
 		bool one = warp::lane() < p->shards;
 		room(one);
 		if (one) {
 			item *i = shard(warp::lane())->at(head);
 			i->kind = kind;
 			i->ts_ns = ns;
+			i->number = number;
 		}
 		publish(one);
 	}
@@ -150,9 +157,10 @@ struct receiver {
 		agp_packet *q = &x->info[l].p;
 		uint8_t verdict = 0xff;
 		view f = {};
+		uint64_t slot = 0;
 		if (l < n && e.kind == cqe::packet) {
 			uint64_t index = wqes + (uint32_t)popc(takers & below);
-			uint64_t slot = r->payload + (index & (((uint64_t)1 << r->log_rq) - 1)) * r->pitch;
+			slot = r->payload + (index & (((uint64_t)1 << r->log_rq) - 1)) * r->pitch;
 			uint32_t len = e.byte_cnt < r->pitch ? e.byte_cnt : r->pitch;
 			uint32_t *row = x->head[l];
 			AGP_UNROLL
@@ -205,9 +213,9 @@ struct receiver {
 			uint32_t to = edge(from, n, good, times, e, q, &tick, &ticks);
 			uint32_t part = (to < 32 ? (1u << to) - 1 : warp::all) & ~((1u << from) - 1) & good;
 			if (part)
-				add(part, k, hash, parts);
+				add(part, k, hash, parts, e.number, slot);
 			if (ticks)
-				tell(item::tick, tick);
+				tell(item::tick, tick, warp::shfl(warp::all, e.number, to & 31));
 			from = to;
 			if (from < n && (times >> from & 1))
 				from++; // the tick's own entry
@@ -303,7 +311,7 @@ struct receiver {
 			clock_ns = t;
 			if (then != step) {
 				step = then;
-				tell(item::tick, step * second_ns);
+				tell(item::tick, step * second_ns, 0);
 			}
 		}
 		return n;
@@ -329,7 +337,7 @@ struct receiver {
 	}
 
 	// add hands the packets of the lanes in part to the shards.
-	AGP_DEVICE_MEMBER void add(uint32_t part, const agp_key &k, uint64_t hash, uint32_t parts) {
+	AGP_DEVICE_MEMBER void add(uint32_t part, const agp_key &k, uint64_t hash, uint32_t parts, uint64_t number, uint64_t slot) {
 		uint32_t l = warp::lane(), below = (1u << l) - 1;
 		bool mine = part >> l & 1;
 		uint32_t many = warp::ballot(warp::all, mine && parts > 1);
@@ -359,7 +367,9 @@ struct receiver {
 			i->set(q);
 			i->key = k;
 			i->hash = hash;
-			i->number = first;
+			i->number = r->flags & AGP_NUMBERED ? number : first;
+			if (p->head_packets)
+				i->payload = slot + q.payload_off;
 			i->parts = parts;
 			i->kind = item::packet;
 			i->from_b = q.pad;
@@ -368,14 +378,43 @@ struct receiver {
 		seq += all;
 	}
 
-	// credit gives what was taken back: first the completion queue, then the receive queue.
-	AGP_DEVICE_MEMBER void credit() {
+	// credit gives what was taken back: first the completion queue, then the receive queue. Where
+	// shards look at payload, it is what was taken until the last time, unless it is to be all:
+	// they have hardly to be waited for then.
+	AGP_DEVICE_MEMBER void credit(bool whole) {
+		if (!p->head_packets) {
+			give(ci, wqes);
+			return;
+		}
+		if (!whole) {
+			passed();
+			give(done_ci, done_wqes);
+		}
+		done = head;
+		done_ci = ci;
+		done_wqes = wqes;
+		late = !whole;
+		if (whole) {
+			passed();
+			give(ci, wqes);
+		}
+	}
+	// passed waits until the shards have taken what they were given until done.
+	AGP_DEVICE_MEMBER void passed() {
+		bool one = warp::lane() < p->shards;
+		while (warp::ballot(warp::all, one && (int32_t)(tail - done) < 0)) {
+			if (one)
+				tail = near::take32(&shard(warp::lane())->tail);
+			pause(20);
+		}
+	}
+	AGP_DEVICE_MEMBER void give(uint64_t cqes, uint64_t slots) {
 		warp::sync(warp::all);
 		if (warp::lane() == 0) {
 			sys::release();
-			sys::store32(r->cq_db, swap32((uint32_t)(ci & 0xffffff)));
+			sys::store32(r->cq_db, swap32((uint32_t)(cqes & 0xffffff)));
 			sys::release();
-			sys::store32(r->rq_db, swap32((uint32_t)((wqes + ((uint64_t)1 << r->log_rq)) & 0xffff)));
+			sys::store32(r->rq_db, swap32((uint32_t)((slots + ((uint64_t)1 << r->log_rq)) & 0xffff)));
 		}
 		warp::sync(warp::all);
 	}
@@ -422,6 +461,8 @@ struct receiver {
 				}
 				drain();
 				wqes = 0;
+				done_ci = ci;
+				done_wqes = 0;
 				report(AGP_RUNNING);
 				return true;
 			}
@@ -445,16 +486,16 @@ struct receiver {
 			return;
 		step = now / second_ns;
 		clock_ns = step * second_ns > clock_ns ? step * second_ns : clock_ns;
-		tell(item::tick, step * second_ns);
+		tell(item::tick, step * second_ns, 0);
 	}
 
 	// stop and flush are the last that the shards hear.
 	AGP_DEVICE_MEMBER void stop(uint32_t status) {
-		tell(item::stop, 0);
+		tell(item::stop, 0, 0);
 		report(status);
 	}
 	AGP_DEVICE_MEMBER void flush() {
-		tell(item::flush, (int64_t)sys::load64(p->control + 8));
+		tell(item::flush, (int64_t)sys::load64(p->control + 8), UINT64_MAX);
 		report(AGP_FLUSHED);
 	}
 
@@ -467,8 +508,8 @@ struct receiver {
 		for (;;) {
 			uint32_t n = ready();
 			if (n == 0) {
-				if (owed) {
-					credit();
+				if (owed || late) {
+					credit(true);
 					owed = 0;
 				}
 				if (++quiet % 64 == 0) {
@@ -493,7 +534,7 @@ struct receiver {
 			status = batch(n);
 			owed += n;
 			if (owed >= credit_every || status != AGP_RUNNING) {
-				credit();
+				credit(status != AGP_RUNNING);
 				owed = 0;
 			}
 			if (status != AGP_RUNNING && !reset(status)) {

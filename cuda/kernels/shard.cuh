@@ -17,12 +17,12 @@ struct alignas(16) shard_scratch {
 };
 static_assert(sizeof(shard_scratch) <= AGP_SHARD_SCRATCH, "the host allocates shared memory by this");
 
-template <bool sketched> struct shard {
+template <bool extras> struct shard {
 	const agp_params *p;
 	const agp_shard *r;
 	agp_shard_state *st;
 	shard_scratch *x;
-	table<sketched> flows;
+	table<extras> flows;
 	stats::stopwatch watch;
 
 	AGP_DEVICE_MEMBER void init(const agp_params *params, uint32_t ring, uint32_t number, shard_scratch *memory) {
@@ -67,10 +67,10 @@ template <bool sketched> struct shard {
 			if (i->kind == item::stop)
 				return true;
 			if (i->kind == item::flush) {
-				flows.flush(i->ts_ns);
+				flows.flush(i->ts_ns, i->number);
 				return true;
 			}
-			flows.tick(i->ts_ns);
+			flows.tick(i->ts_ns, i->number);
 			from++;
 		}
 		watch.stop(&x->stats, n);
@@ -100,20 +100,21 @@ template <bool sketched> struct shard {
 			while (warp::ballot(warp::all, rest != 0)) {
 				bool on = rest != 0, from_b = false;
 				agp_packet q = {};
-				uint64_t number = 0;
+				uint64_t number = 0, payload = 0;
 				uint32_t parts = 0;
 				if (on) {
 					const item &m = *x->in.at(first + (uint32_t)ffs(rest));
 					q = m.get();
 					from_b = m.from_b != 0;
 					number = m.number + i;
+					payload = m.payload;
 					parts = m.parts;
 					if (parts > 1) {
 						agp_packet whole = q;
 						flow::split(&q, whole, i, parts);
 					}
 				}
-				flows.add(on, mine->key, hash, q, from_b, parts > 1, number, &place);
+				flows.add(on, mine->key, hash, q, from_b, parts > 1, number, payload, &place);
 				if (on && ++i >= parts) {
 					i = 0;
 					rest &= rest - 1;

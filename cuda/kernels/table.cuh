@@ -7,6 +7,7 @@
 #define AGP_TABLE_CUH
 
 #include "flow.cuh"
+#include "head.cuh"
 #include "summary.cuh"
 
 const uint32_t nowhere = 0xffffffffu;
@@ -26,8 +27,15 @@ struct staged {
 	uint32_t pad[4];
 };
 
-// sketched: the shard has sketches, agp_params.sketches says which.
-template <bool sketched> struct table {
+// cause is what brings messages about.
+struct cause {
+	uint64_t number;
+	int64_t ts_ns;
+	bool timed;
+};
+
+// extras: there is more than records, agp_params says what.
+template <bool extras> struct table {
 	const agp_params *p;
 	const agp_shard *r;
 	agp_shard_stats *s; // in shared memory, written by lane 0
@@ -35,6 +43,7 @@ template <bool sketched> struct table {
 	uint32_t *tags, *due;
 	agp_flow *flows;
 	agp_hist *hists;
+	agp_head *heads;
 	uint32_t ring, flags, buckets; // flags of the ring
 	uint64_t head, tail; // of the record ring
 	bool full;           // found full in this batch
@@ -55,6 +64,7 @@ template <bool sketched> struct table {
 		due = (uint32_t *)of->due;
 		flows = (agp_flow *)of->flows;
 		hists = (agp_hist *)of->hists;
+		heads = (agp_head *)of->heads;
 		buckets = of->buckets;
 	}
 
@@ -184,20 +194,131 @@ template <bool sketched> struct table {
 		warp::sync(warp::all);
 	}
 
+	// header is what a lane, 0 to 3, writes of an agp_record. by and goes_on are those of lane from.
+	AGP_DEVICE_MEMBER words header(uint32_t size, uint32_t kind, uint32_t why, uint32_t place, uint32_t parts, uint32_t more, uint32_t wire, bool goes_on, const cause &by, uint32_t from) const {
+		uint32_t flags = 0;
+		uint64_t number = 0, ts = 0;
+		if (extras && p->messages) {
+			flags = warp::shfl(warp::all, (by.timed ? (uint32_t)AGP_TIMED : 0) | (goes_on ? (uint32_t)AGP_GOES_ON : 0), from);
+			number = warp::shfl(warp::all, by.number, from);
+			ts = warp::shfl(warp::all, (uint64_t)by.ts_ns, from);
+		}
+		uint32_t l = warp::lane();
+		if (l == 0)
+			return words{{size, ring | kind << 16 | why << 24, place, parts | flags << 8 | more}};
+		if (extras && l == 1)
+			return words{{(uint32_t)number, (uint32_t)(number >> 32), (uint32_t)ts, (uint32_t)(ts >> 32)}};
+		return words{{extras && l == 2 ? wire : 0, 0, 0, 0}};
+	}
+
+	// write puts a flow into the record ring. by and goes_on are those of lane from, the rest is of
+	// all lanes.
+	AGP_DEVICE_MEMBER bool write(uint32_t kind, uint32_t why, const agp_flow *f, uint32_t at, bool goes_on, const cause &by, uint32_t from) {
+		bool counters = f->tier != 0, begins = extras && (f->bits & flow::head);
+		uint32_t size = (uint32_t)(sizeof(agp_record) + sizeof(agp_flow) + (counters ? sizeof(agp_hist) : 0) + (begins ? sizeof(agp_head) : 0));
+		uint64_t to;
+		if (!reserve(size, &to))
+			return false;
+		uint32_t l = warp::lane();
+		words w = header(size, kind, why, at, (counters ? (uint32_t)AGP_PART_HIST : 0) | (begins ? (uint32_t)AGP_PART_HEAD : 0), 0, 0, goes_on, by, from);
+		if (l >= 4)
+			w = load16((const char *)f + (l - 4) * 16);
+		store16((char *)to + l * 16, w);
+		to += 512;
+		if (counters) {
+			const char *h = (const char *)&hists[at];
+			store16((char *)to + l * 16, load16(h + l * 16));
+			if (l < 8)
+				store16((char *)to + 512 + l * 16, load16(h + 512 + l * 16));
+			to += sizeof(agp_hist);
+		}
+		if (begins && l < sizeof(agp_head) / 16)
+			store16((char *)to + l * 16, load16((const char *)&heads[at] + l * 16));
+		return true;
+	}
+
+	// starts says that the flows of the lanes that want it have begun, with the packet in them.
+	AGP_DEVICE_MEMBER void starts(bool want, uint32_t place, const cause &by) {
+		warp::sync(warp::all);
+		for (uint32_t left = warp::ballot(warp::all, want); left; left &= left - 1) {
+			uint32_t from = (uint32_t)ffs(left), at = warp::shfl(warp::all, place, from), l = warp::lane();
+			const agp_flow *f = &x[from].f;
+			const uint32_t size = sizeof(agp_record) + 64;
+			uint64_t to;
+			if (!reserve(size, &to)) {
+				if (l == 0)
+					s->lost_starts++;
+				continue;
+			}
+			uint32_t more = (f->bits & flow::from_b ? 1u << 16 : 0) | (uint32_t)(f->dir[0].tcp_flags | f->dir[1].tcp_flags) << 24;
+			words w = header(size, AGP_START, 0, at, 0, more, (uint32_t)(f->dir[0].wire_bytes + f->dir[1].wire_bytes), false, by, from);
+			if (l >= 4)
+				w = l < 7 ? load16((const char *)&f->key + (l - 4) * 16) : words{{0, 0, 0, 0}};
+			if (l < size / 16)
+				store16((char *)to + l * 16, w);
+		}
+		warp::sync(warp::all);
+	}
+
+	// matures says that flows have come to a trigger.
+	AGP_DEVICE_MEMBER void matures(bool want, uint32_t place, const cause &by) {
+		warp::sync(warp::all);
+		for (uint32_t left = warp::ballot(warp::all, want); left; left &= left - 1) {
+			uint32_t from = (uint32_t)ffs(left), at = warp::shfl(warp::all, place, from);
+			if (!write(AGP_MATURE, 0, &x[from].f, at, false, by, from) && warp::lane() == 0)
+				s->lost_matures++;
+		}
+		warp::sync(warp::all);
+	}
+
+	// ticks says that all that a time has brought about has been said.
+	AGP_DEVICE_MEMBER void ticks(const cause &by) {
+		uint64_t to;
+		if (!reserve(sizeof(agp_record), &to)) {
+			if (warp::lane() == 0)
+				s->lost_ticks++;
+			return;
+		}
+		words w = header(sizeof(agp_record), AGP_TICK, 0, 0, 0, 0, 0, false, by, 0);
+		if (warp::lane() < 4)
+			store16((char *)to + warp::lane() * 16, w);
+	}
+
+	// triggered says whether a packet count is one at which flows are scored.
+	AGP_DEVICE_MEMBER bool triggered(uint64_t n) const {
+		for (uint32_t i = 0; i < p->trigger_count && p->triggers[i] <= n; i++)
+			if (p->triggers[i] == n)
+				return true;
+		return false;
+	}
+
+	// tell does for models and detectors what a packet that was added gives reason to.
+	AGP_DEVICE_MEMBER void tell(bool on, bool opened, uint32_t place, agp_flow *f, const cause &by) {
+		if (on && opened)
+			for (int i = 0; i < 3; i++)
+				f->born[i] = (uint8_t)(by.number >> 8 * i);
+		if ((p->messages & AGP_MESSAGE_EVENTS) && warp::ballot(warp::all, on && opened))
+			starts(on && opened, place, by);
+		uint64_t n = on ? flow::packets(*f) : 0;
+		bool ripe = on && triggered(n);
+		if (warp::ballot(warp::all, ripe))
+			matures(ripe, place, by);
+		if (on && n >= p->head_packets)
+			f->bits &= (uint16_t)~flow::head;
+	}
+
 	// emit writes a record for the flow of each lane that wants one: the one it has staged, or that
 	// in its place.
-	AGP_DEVICE_MEMBER void emit(bool want, uint32_t place, uint8_t reason, bool from_stage) {
+	AGP_DEVICE_MEMBER void emit(bool want, uint32_t place, uint8_t reason, bool goes_on, bool from_stage, const cause &by) {
 		warp::sync(warp::all);
-		if (sketched)
+		if (extras && p->sketches)
 			summary::ended((agp_sketches *)r->sketches, p->sketches, want, from_stage ? &x[warp::lane()].f : &flows[want ? place : 0]);
 		for (uint32_t left = warp::ballot(warp::all, want); left; left &= left - 1) {
 			uint32_t from = (uint32_t)ffs(left);
 			uint32_t at = warp::shfl(warp::all, place, from), why = warp::shfl(warp::all, (uint32_t)reason, from);
 			const agp_flow *f = from_stage ? &x[from].f : &flows[at];
-			bool counters = f->tier != 0;
-			uint32_t size = (uint32_t)(sizeof(agp_record) + sizeof(agp_flow) + (counters ? sizeof(agp_hist) : 0));
-			uint64_t packets = flow::packets(*f), to;
-			if (!reserve(size, &to)) {
+			uint64_t packets = flow::packets(*f);
+			if (!write(AGP_FLOW, why, f, at, goes_on, by, from)) {
 				if (warp::lane() == 0) {
 					s->lost_records++;
 					s->lost_packets += packets;
@@ -205,20 +326,7 @@ template <bool sketched> struct table {
 				}
 				continue;
 			}
-			uint32_t l = warp::lane();
-			words w = {{0, 0, 0, 0}};
-			if (l >= 4)
-				w = load16((const char *)f + (l - 4) * 16);
-			else if (l == 0)
-				w = words{{size, ring | (uint32_t)AGP_FLOW << 16 | why << 24, 0, 0}};
-			store16((char *)to + l * 16, w);
-			if (counters) {
-				const char *h = (const char *)&hists[at];
-				store16((char *)to + 512 + l * 16, load16(h + l * 16));
-				if (l < 8)
-					store16((char *)to + 1024 + l * 16, load16(h + 512 + l * 16));
-			}
-			if (l == 0) {
+			if (warp::lane() == 0) {
 				s->records++;
 				s->recorded += packets;
 			}
@@ -238,7 +346,8 @@ template <bool sketched> struct table {
 
 	// add puts one packet of each active lane into its flow, which is staged. Lanes have packets of
 	// different flows; place is where the lane's flow is, or nowhere.
-	AGP_DEVICE_MEMBER void add(bool on, const agp_key &k, uint64_t hash, const agp_packet &q, bool sender_b, bool coalesced, uint64_t seq, uint32_t *place) {
+	AGP_DEVICE_MEMBER void add(bool on, const agp_key &k, uint64_t hash, const agp_packet &q, bool sender_b, bool coalesced, uint64_t seq, uint64_t payload, uint32_t *place) {
+		const cause by = {seq, q.ts_ns, false};
 		// What time or a new connection ends, ends before the packet is added.
 		uint8_t reason = 0;
 		bool out = false, cuts = false;
@@ -255,7 +364,7 @@ template <bool sketched> struct table {
 			}
 		}
 		if (warp::ballot(warp::all, out)) {
-			emit(out && !(f->bits & flow::empty), *place, reason, true);
+			emit(out && !(f->bits & flow::empty), *place, reason, cuts, true, by);
 			if (cuts)
 				flow::cut(f);
 			drop(out && !cuts, *place);
@@ -264,11 +373,13 @@ template <bool sketched> struct table {
 		}
 		uint32_t backs = 0;
 		for (bool wait = on; warp::ballot(warp::all, wait);) {
-			bool opened = insert(wait && *place == nowhere, k, hash, q, sender_b, place);
+			bool opened = insert(wait && *place == nowhere, k, hash, q, sender_b, by, place);
 			// Before anything else is evicted, so that every flow in the table has a packet.
 			bool ready = wait && *place != nowhere, back = false;
 			int64_t before = ready ? f->last_ns : 0;
 			if (ready) {
+				if (extras && (f->bits & flow::head))
+					head::collect(&heads[*place], *f, q, sender_b, payload);
 				uint32_t bits = f->bits;
 				back = flow::update(f, &hists[*place], q, sender_b, opened, coalesced, seq);
 				if (opened || ((f->bits ^ bits) & flow::closed)) {
@@ -280,8 +391,10 @@ template <bool sketched> struct table {
 				wait = false;
 			}
 			backs += (uint32_t)popc(warp::ballot(warp::all, back));
-			if (sketched)
+			if (extras && p->sketches)
 				summary::packet((agp_sketches *)r->sketches, p->sketches, ready, f, q.l3_len, q.ts_ns, before, opened);
+			if (extras && p->messages)
+				tell(ready, opened, *place, f, by);
 		}
 		if (backs && warp::lane() == 0)
 			s->time_steps += backs;
@@ -289,7 +402,7 @@ template <bool sketched> struct table {
 
 	// insert opens flows for as many of the lanes in need as can have one without getting in each
 	// other's way, and says for which. A lane whose flow had to go is told by its place.
-	AGP_DEVICE_MEMBER bool insert(bool need, const agp_key &k, uint64_t hash, const agp_packet &q, bool sender_b, uint32_t *place) {
+	AGP_DEVICE_MEMBER bool insert(bool need, const agp_key &k, uint64_t hash, const agp_packet &q, bool sender_b, const cause &cause_of, uint32_t *place) {
 		if (!warp::ballot(warp::all, need))
 			return false;
 		warp::sync(warp::all); // room compares flows to which others have added
@@ -306,7 +419,7 @@ template <bool sketched> struct table {
 		if (evicts) { // one at a time: the victims of two may be one
 			uint32_t by = (uint32_t)ffs(evicts), gone = warp::shfl(warp::all, at, by);
 			go = go && (!full || warp::lane() == by);
-			emit(warp::lane() == by && !(flows[gone].bits & flow::empty), gone, flow::evicted, false);
+			emit(warp::lane() == by && !(flows[gone].bits & flow::empty), gone, flow::evicted, false, false, cause_of);
 			drop(warp::lane() == by, gone);
 			if (warp::lane() == 0)
 				s->evicted++;
@@ -318,6 +431,10 @@ template <bool sketched> struct table {
 			*place = at;
 			tags[at] = tag(hash);
 			flow::open(&x[warp::lane()].f, k, hash, q, sender_b);
+			if (extras && p->head_packets) {
+				x[warp::lane()].f.bits |= flow::head;
+				head::open(&heads[at], q.protocol);
+			}
 		}
 		uint32_t n = (uint32_t)popc(warp::ballot(warp::all, go));
 		if (warp::lane() == 0) {
@@ -329,12 +446,15 @@ template <bool sketched> struct table {
 	}
 
 	// tick lets time pass: flows whose deadline is before now end. now is a multiple of a second.
-	AGP_DEVICE_MEMBER void tick(int64_t now) {
-		expire(now);
-		if (sketched)
+	AGP_DEVICE_MEMBER void tick(int64_t now, uint64_t number) {
+		const cause by = {number, now, true};
+		expire(now, by);
+		if (extras && p->sketches)
 			summary::tick((agp_sketches *)r->sketches, now);
+		if (extras && (p->messages & AGP_MESSAGE_EVENTS))
+			ticks(by);
 	}
-	AGP_DEVICE_MEMBER void expire(int64_t now) {
+	AGP_DEVICE_MEMBER void expire(int64_t now, const cause &by) {
 		uint32_t sec = now < 0 ? 0 : now / second_ns < 0xffffffff ? (uint32_t)(now / second_ns) : 0xffffffffu;
 		uint32_t n = buckets * AGP_WAYS;
 		if (s->active == 0)
@@ -351,7 +471,7 @@ template <bool sketched> struct table {
 				out = flow::deadline(f, *p, &reason) < now;
 				cuts = out && reason == flow::active && now - f.last_ns <= p->idle_ns;
 			}
-			emit(out && !(flows[out ? at : 0].bits & flow::empty), at, reason, false);
+			emit(out && !(flows[out ? at : 0].bits & flow::empty), at, reason, cuts, false, by);
 			if (cuts)
 				flow::cut(&flows[at]);
 			drop(out && !cuts, at);
@@ -365,7 +485,8 @@ template <bool sketched> struct table {
 
 	// flush ends every flow. now is the latest time of the whole input: what was due before it
 	// ends for its own reason.
-	AGP_DEVICE_MEMBER void flush(int64_t now) {
+	AGP_DEVICE_MEMBER void flush(int64_t now, uint64_t number) {
+		const cause by = {number, now, true};
 		full = false;
 		ending = true;
 		uint32_t n = buckets * AGP_WAYS;
@@ -382,7 +503,7 @@ template <bool sketched> struct table {
 					reason = flow::flushed;
 				full = !(f.bits & flow::empty);
 			}
-			emit(full, at, reason, false);
+			emit(full, at, reason, false, false, by);
 			drop(out, at);
 		}
 	}

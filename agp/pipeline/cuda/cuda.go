@@ -10,12 +10,14 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/agp-net/telegraf-agp/agp/detect"
 	"github.com/agp-net/telegraf-agp/agp/flow"
 	"github.com/agp-net/telegraf-agp/agp/mlx5"
+	"github.com/agp-net/telegraf-agp/agp/model"
 	"github.com/agp-net/telegraf-agp/agp/packet"
 	"github.com/agp-net/telegraf-agp/agp/pipeline"
 	"github.com/agp-net/telegraf-agp/agp/pipeline/cuda/abi"
-	"github.com/agp-net/telegraf-agp/agp/pipeline/sums"
+	"github.com/agp-net/telegraf-agp/agp/pipeline/score"
 	"github.com/agp-net/telegraf-agp/agp/source"
 	"github.com/agp-net/telegraf-agp/agp/source/relay"
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
@@ -100,6 +102,8 @@ type Config struct {
 	Drop       bool   // a full ring costs frames of Source, relay.DropFull, instead of holding it up
 	Decap      packet.Decap
 	Flow       flow.Config
+	Models     *model.Set     // nil: no scoring
+	Detect     *detect.Config // nil: no detectors
 	Key        [16]byte
 	Sketch     *SketchConfig // nil: no sketches
 	// Sketches says which there are, as abi.Params does. 0: those of Sketch.
@@ -176,12 +180,17 @@ type Pipeline struct {
 	watch   *watch
 	damaged error // what the device has written makes no sense
 
-	mu     sync.Mutex // guards what follows and ring.seen
-	sum    *sums.Sum
-	ended  bool // what was read last stands
-	source source.Stats
-	record telemetry.Record
-	reads  sketchReader
+	models atomic.Pointer[model.Set] // that are to score
+	wake   chan struct{}             // there are others
+
+	mu      sync.Mutex // guards what follows and ring.seen
+	scoring *scoring
+	order   order
+	looked  time.Time // when record rings were last looked at
+	ended   bool      // what was read last stands
+	source  source.Stats
+	record  telemetry.Record
+	reads   sketchReader
 }
 
 // New allocates everything that the kernel will use.
@@ -189,10 +198,19 @@ func New(cfg Config) (*Pipeline, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
 	}
-	p := &Pipeline{cfg: cfg, mem: arena{dev: cfg.Device}, sum: sums.New(), swaps: make(chan swap)}
+	p := &Pipeline{cfg: cfg, mem: arena{dev: cfg.Device}, swaps: make(chan swap), wake: make(chan struct{}, 1), scoring: newScoring()}
+	p.order = order{found: score.NewFindings(cfg.Sink, cfg.Interface, cfg.Detect), limit: maxPending}
+	p.models.Store(cfg.Models)
 	err := p.fits()
 	if err == nil {
 		err = p.allocate()
+	}
+	if err == nil {
+		if err = p.need(&p.params, cfg.Models); err == nil {
+			p.scoring.scorer.Use(cfg.Models)
+			p.scoring.set = cfg.Models
+			err = p.newHeads(&p.params)
+		}
 	}
 	if err != nil {
 		return nil, errors.Join(Explain(err), p.Close())
@@ -286,6 +304,10 @@ func (p *Pipeline) Run(ctx context.Context) error {
 	err := p.serve(ctx)
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.settle(true)
+	if d := p.order.found.Detector; d != nil {
+		d.Flush(p.feeder.ClockNs())
+	}
 	p.read()
 	p.ended = true
 	return Explain(err)
@@ -327,6 +349,19 @@ func (p *Pipeline) serve(ctx context.Context) error {
 		idle.Reset(p.watch.pause)
 		select {
 		case <-idle.C:
+		case <-p.wake:
+			if swaps == nil {
+				continue
+			}
+			if done, err := p.adopt(false); !done && err == nil {
+				go func() {
+					_, _ = p.Handover(feeding, func() error {
+						_, err := p.adopt(true)
+						return err
+					})
+				}()
+			}
+			continue
 		case h := <-swaps:
 			var gap time.Duration
 			run, gap, err = p.swap(run, h.load)
@@ -433,6 +468,7 @@ func (p *Pipeline) swap(run Run, load func() error) (Run, time.Duration, error) 
 	for i, r := range p.rings {
 		beats[i] = atomic.LoadUint64(&r.stats.Heartbeat)
 	}
+	p.collect() // all of the old kernel's
 	loaded := load()
 	atomic.StoreUint32(&p.control.Command, command)
 	next, err := p.launch()
@@ -513,6 +549,7 @@ func (p *Pipeline) check() error {
 func (p *Pipeline) collect() (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.scoring.turned(time.Now(), &p.looked)
 	for i, r := range p.rings {
 		for _, d := range r.shards {
 			tail, head := *d.tail, atomic.LoadUint64(d.head)
@@ -525,28 +562,41 @@ func (p *Pipeline) collect() (n int) {
 					break
 				}
 				tail += uint64(h.Size)
-				if h.Kind == abi.RecordFlow {
-					p.take(i, h, m[64:h.Size])
+				if h.Kind != abi.RecordSkip {
+					p.take(i, r, d, h, m[64:h.Size])
 					n++
 				}
 				atomic.StoreUint64(d.tail, tail)
+				if len(p.order.pending) >= p.order.limit {
+					p.settle(false)
+				}
 			}
 		}
 	}
+	p.settle(false)
 	return n
 }
 
-func (p *Pipeline) take(ring int, h *abi.Record, m []byte) {
-	f := at[abi.Flow](m)
-	var counters *abi.Hist
-	if f.Tier != 0 {
-		counters = at[abi.Hist](m[len(bytesOf(f)):])
+// take takes one message of a shard.
+func (p *Pipeline) take(number int, r *ring, d *shard, h *abi.Record, m []byte) {
+	switch h.Kind {
+	case abi.RecordFlow:
+		if p.params.Messages != 0 {
+			p.finished(number, r, d, h, m)
+			return
+		}
+		f, counters, _ := parts(h, m)
+		rec := &p.record
+		f.Record(counters, telemetry.EndReason(h.Reason), rec)
+		rec.Queue, rec.Interface = uint16(number), p.cfg.Interface
+		p.order.found.Record(rec)
+	case abi.RecordMature:
+		p.mature(r, d, h, m)
+	case abi.RecordStart:
+		p.started(r, h, m)
+	case abi.RecordTick:
+		p.ticked(r, d, h)
 	}
-	rec := &p.record
-	f.Record(counters, telemetry.EndReason(h.Reason), rec)
-	rec.Queue, rec.Interface = uint16(ring), p.cfg.Interface
-	p.sum.Add(rec)
-	p.cfg.Sink.Record(rec)
 }
 
 // Snapshot implements pipeline.Pipeline.
@@ -557,8 +607,10 @@ func (p *Pipeline) Snapshot(s *telemetry.Snapshot) {
 	p.read()
 	e := &s.Engine
 	e.Source, e.Pipeline = p.cfg.SourceName, "cuda"
-	e.PacketsRecorded, e.Records, e.Evictions = p.sum.Packets, p.sum.Records, p.sum.Evicted
-	s.Traffic = p.sum.AppendRows(s.Traffic)
+	p.order.found.Counters(s)
+	score.Models(e, p.scoring.set)
+	e.Inferences = p.scoring.scorer.Inferences
+	score.Latency(e, p.scoring.scorer.Latency)
 	e.Drops, e.Errors = map[string]uint64{}, map[string]uint64{}
 	e.StateBytes = p.mem.size
 	for i, r := range p.rings {
@@ -570,6 +622,9 @@ func (p *Pipeline) Snapshot(s *telemetry.Snapshot) {
 			e.FlowsActive += d.seen.Active
 			e.TimeSteps += d.seen.TimeSteps
 			lost += d.seen.LostPackets
+			count(e.Errors, "lost_scores", d.seen.LostMatures)
+			count(e.Errors, "lost_flow_starts", d.seen.LostStarts)
+			count(e.Errors, "lost_ticks", d.seen.LostTicks)
 		}
 		row := telemetry.QueueRow{Queue: uint16(i), Packets: st.Drops[packet.OK], Bytes: st.Bytes, Drops: map[string]uint64{}, Depth: -1}
 		for v, n := range st.Drops {
@@ -614,6 +669,8 @@ func (p *Pipeline) Snapshot(s *telemetry.Snapshot) {
 		e.Drops[DropDeviceState] += e.PacketsActive
 		e.PacketsActive, e.FlowsActive = 0, 0
 	}
+	count(e.Errors, "events_out_of_order", p.order.unordered)
+	count(e.Errors, "models_refused", p.scoring.refused)
 	p.sketchRows(s)
 }
 

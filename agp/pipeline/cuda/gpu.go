@@ -74,13 +74,13 @@ func (g *GPU) load(d *cuda.Device, code []byte) (err error) {
 }
 
 // kernelNames are the kernels that a Device can launch.
-var kernelNames = []string{ringsKernel, sketchedKernel, "agp_nic_send"}
+var kernelNames = []string{ringsKernel, fullKernel, "agp_nic_send"}
 
-func servesRings(kernel string) bool { return kernel == ringsKernel || kernel == sketchedKernel }
+func servesRings(kernel string) bool { return kernel == ringsKernel || kernel == fullKernel }
 
 const (
-	ringsKernel    = "agp_rings"
-	sketchedKernel = "agp_rings_sketched" // the same with sketches of all traffic
+	ringsKernel = "agp_rings"
+	fullKernel  = "agp_rings_full" // the same with sketches of all traffic, models and messages
 )
 
 // Info says which GPU it is.

@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"math/bits"
 
+	"github.com/agp-net/telegraf-agp/agp/flow"
 	"github.com/agp-net/telegraf-agp/agp/mlx5"
 	"github.com/agp-net/telegraf-agp/agp/packet"
 	"github.com/agp-net/telegraf-agp/agp/pipeline/cuda/abi"
+	"github.com/agp-net/telegraf-agp/agp/pipeline/score"
 )
 
 // logFragments are the buckets of a ring's table of first fragments: as many datagrams as the
@@ -22,6 +24,7 @@ type ring struct {
 	seen    abi.Stats // last read
 	resets  *uint32   // how often the queue was reset; written here, read by the device
 	stopped bool      // it is in the reset state
+	number  int
 }
 
 // shard is what the host has of a part of a ring's flows.
@@ -32,6 +35,9 @@ type shard struct {
 	tail  *uint64
 	stats *abi.ShardStats
 	seen  abi.ShardStats // last read
+
+	scored map[uint32]flow.Ref // by place: flows with scores
+	mark   score.Position      // it has told all that was until then
 }
 
 // Block returns the warps and the bytes of shared memory of a block that serves so many rings.
@@ -52,7 +58,7 @@ func (p *Pipeline) newRing() (*ring, error) {
 	if err := layout.Check(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
-	r := &ring{}
+	r := &ring{number: len(p.rings)}
 	o := layout.Offsets()
 	queue, err := p.newQueue(r, layout)
 	if err != nil {
@@ -66,11 +72,11 @@ func (p *Pipeline) newRing() (*ring, error) {
 	r.resets, r.stats = at[uint32](shared.Bytes), at[abi.Stats](shared.Bytes[line:])
 	r.abi = abi.Ring{
 		CQ: queue, CQDB: queue + Addr(o.CQDB), RQDB: queue + Addr(o.RQDB), Payload: queue + Addr(o.Payload),
-		LogCQ: uint32(layout.LogCQ), LogRQ: uint32(layout.LogRQ), Pitch: layout.Pitch, Flags: abi.FlagRelay,
+		LogCQ: uint32(layout.LogCQ), LogRQ: uint32(layout.LogRQ), Pitch: layout.Pitch,
 		Stats: shared.Addr + line, Resets: shared.Addr, LogFragments: logFragments,
 	}
-	if c.Port != nil {
-		r.abi.Flags = 0
+	if c.Port == nil {
+		r.abi.Flags = abi.FlagRelay | abi.FlagNumbered
 	}
 	if c.Lossless {
 		r.abi.Flags |= abi.FlagLossless

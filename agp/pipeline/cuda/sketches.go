@@ -60,10 +60,10 @@ func (c *Config) setSketches() error {
 	return nil
 }
 
-// kernel is the one that fills the sketches that are asked for.
+// kernel is the one that does what is asked for.
 func (p *Pipeline) kernel() string {
-	if p.cfg.Sketches != 0 {
-		return sketchedKernel
+	if p.cfg.Sketches != 0 || p.cfg.Models != nil || p.cfg.Detect != nil || p.params.Messages != 0 {
+		return fullKernel
 	}
 	return ringsKernel
 }
@@ -145,9 +145,7 @@ func (p *Pipeline) sketchRows(s *telemetry.Snapshot) {
 			s.Sketches = all.SketchRows(s.Sketches, p.cfg.Sketch)
 		}
 	}
-	s.Sketches = append(s.Sketches,
-		summary.QuantileRow("first_reply_ns", p.sum.FirstReply, 0, serialize),
-		summary.QuantileRow("tcp_handshake_ns", p.sum.Handshake, 0, serialize))
+	p.order.found.Rows(s, serialize)
 }
 
 // readSummary reads what a snapshot shows of a shard: the last whole window if there is one. The

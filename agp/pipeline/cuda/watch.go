@@ -97,7 +97,7 @@ func (p *Pipeline) fill() float64 {
 	return float64(most) / float64(uint64(1)<<p.cfg.LogRecords)
 }
 
-// sound says whether a record is one that the device writes. m begins with it; left is what there is
+// sound says whether a message is one that the device writes. m begins with it; left is what there is
 // in the ring.
 func sound(h *abi.Record, m []byte, left uint64) bool {
 	head, f := len(bytesOf(h)), len(bytesOf(&abi.Flow{}))
@@ -105,14 +105,22 @@ func sound(h *abi.Record, m []byte, left uint64) bool {
 	if n < head || n%head != 0 || n > len(m) || uint64(n) > left {
 		return false
 	}
-	if h.Kind != abi.RecordFlow {
+	switch h.Kind {
+	case abi.RecordSkip, abi.RecordTick:
 		return true
+	case abi.RecordStart:
+		return n > head
+	case abi.RecordFlow, abi.RecordMature:
+		need, counters := head+f, h.Parts&abi.PartHist != 0
+		if counters {
+			need += len(bytesOf(&abi.Hist{}))
+		}
+		if h.Parts&abi.PartHead != 0 {
+			need += len(bytesOf(&abi.Head{}))
+		}
+		return n >= need && counters == (at[abi.Flow](m[head:]).Tier != 0)
 	}
-	need := head + f
-	if n >= need && at[abi.Flow](m[head:]).Tier != 0 {
-		need += len(bytesOf(&abi.Hist{}))
-	}
-	return n >= need
+	return false
 }
 
 // look finds a warp that shows no life.

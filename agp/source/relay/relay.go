@@ -72,6 +72,7 @@ type Relay struct {
 	parser    packet.Parser
 	fragments *packet.FragmentTable
 	clock     flow.Clock
+	seq       uint64 // packets in flows so far, as they are on the wire
 	rings     []ring
 	slot      int // bytes of the smallest slot
 	turn      int // queue of the next frame that belongs to no flow
@@ -90,6 +91,7 @@ type ring struct {
 	taken  uint32 // CQ doorbell record as last read
 	posted uint32 // RQ doorbell record as last read
 	tick   int64  // that has yet to be published
+	before uint64 // number of the packet that it comes before
 	due    bool   // there is one
 	count  Counters
 	raw    [mlx5.CQESize]byte
@@ -181,7 +183,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	for batches := 0; ; batches++ {
 		n, err := r.cfg.Source.Next(&b)
 		if n == 0 && err == nil && r.cfg.Now != nil {
-			if err := r.pass(ctx, r.cfg.Now()); err != nil {
+			if err := r.pass(ctx, r.cfg.Now(), r.seq+1); err != nil {
 				return err
 			}
 			r.lateTicks()
@@ -223,13 +225,15 @@ func (r *Relay) take(ctx context.Context, f *source.Frame) error {
 	if len(data) > r.slot {
 		data = data[:r.slot]
 	}
-	k := &r.pkt
+	k, number := &r.pkt, uint64(0)
 	if r.parser.Parse(f.LinkType, data, wire, &k.Info) == packet.OK {
-		k.TimestampNs = f.TimestampNs
+		k.TimestampNs, k.SegmentSize = f.TimestampNs, f.SegmentSize
+		number = r.seq + 1
+		r.seq += uint64(k.Segments())
 		if k.Flags&packet.FlagFragment != 0 {
 			r.fragments.Resolve(&k.Info)
 		}
-		if err := r.pass(ctx, f.TimestampNs); err != nil {
+		if err := r.pass(ctx, f.TimestampNs, number); err != nil {
 			return err
 		}
 		k.Key.Set(&k.Info, r.cfg.Key)
@@ -249,12 +253,12 @@ func (r *Relay) take(ctx context.Context, f *source.Frame) error {
 			return err
 		}
 	}
-	q.frame(f, data, wire)
+	q.frame(f, data, wire, number)
 	return nil
 }
 
-// pass moves the clock and publishes the tick that may be due.
-func (r *Relay) pass(ctx context.Context, ns int64) error {
+// pass moves the clock and publishes the tick that may be due, before packet number before.
+func (r *Relay) pass(ctx context.Context, ns int64, before uint64) error {
 	tick, due := r.clock.Pass(ns)
 	if !due {
 		return nil
@@ -266,7 +270,7 @@ func (r *Relay) pass(ctx context.Context, ns int64) error {
 				return err
 			}
 		}
-		q.tick, q.due = tick, true // of several that wait the last one says all
+		q.tick, q.before, q.due = tick, before, true // of several that wait the last one says all
 		q.late()
 	}
 	return nil
@@ -345,11 +349,11 @@ func (q *ring) late() {
 	}
 	q.due = false
 	q.count.Ticks++
-	q.put(mlx5.OpNoPacket, mlx5.Relay{TimestampNs: q.tick}, 0)
+	q.put(mlx5.OpNoPacket, mlx5.Relay{TimestampNs: q.tick, Number: q.before}, 0)
 }
 
 // frame publishes what fits of a frame; there is room.
-func (q *ring) frame(f *source.Frame, data []byte, wire uint32) {
+func (q *ring) frame(f *source.Frame, data []byte, wire uint32, number uint64) {
 	n := copy(q.mem.Slot(q.wqes), data)
 	if n < len(f.Data) {
 		q.count.Cut++
@@ -360,7 +364,7 @@ func (q *ring) frame(f *source.Frame, data []byte, wire uint32) {
 	q.count.Bytes += uint64(n)
 	q.put(mlx5.OpRespSend, mlx5.Relay{
 		LinkType: uint16(min(f.LinkType, math.MaxUint16)), Side: f.Side, SegmentSize: f.SegmentSize,
-		WireLen: wire, Captured: uint32(n), TimestampNs: f.TimestampNs,
+		WireLen: wire, Captured: uint32(n), TimestampNs: f.TimestampNs, Number: number,
 	}, index)
 }
 

@@ -107,7 +107,7 @@ struct host_ring {
 			const uint8_t *p = (const uint8_t *)out.buf + (at & mask);
 			const agp_record *r = (const agp_record *)p;
 			if (r->kind != AGP_SKIP) {
-				char line[2 * (sizeof(agp_record) + sizeof(agp_flow) + sizeof(agp_hist)) + 1];
+				char line[2 * (sizeof(agp_record) + sizeof(agp_flow) + sizeof(agp_hist) + sizeof(agp_head)) + 1];
 				if (r->size > sizeof line / 2) fail("a record of more than it can have");
 				for (uint32_t i = 0; i < r->size; i++) {
 					line[2 * i] = "0123456789abcdef"[p[i] >> 4];
@@ -224,7 +224,7 @@ struct host {
 	void *launch() {
 		simt_seed(c.order);
 		void *handle;
-		if (simt_launch(c.sketches ? "agp_rings_sketched" : "agp_rings", (c.rings + c.per_block - 1) / c.per_block, c.per_block * (1 + c.shards), &p, sizeof p, &handle)) fail("launch");
+		if (simt_launch(c.sketches ? "agp_rings_full" : "agp_rings", (c.rings + c.per_block - 1) / c.per_block, c.per_block * (1 + c.shards), &p, sizeof p, &handle)) fail("launch");
 		return handle;
 	}
 

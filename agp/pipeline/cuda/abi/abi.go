@@ -4,6 +4,7 @@ package abi
 
 import (
 	"github.com/agp-net/telegraf-agp/agp/flow"
+	"github.com/agp-net/telegraf-agp/agp/model"
 	"github.com/agp-net/telegraf-agp/agp/pipeline/summary"
 	"github.com/agp-net/telegraf-agp/agp/sketch"
 )
@@ -23,6 +24,7 @@ const (
 	ShardScratch    = 23040
 	BlockScratch    = 232448
 	Stages          = 4
+	Triggers        = 128
 )
 
 // Fragment is agp_fragment: a first fragment that is remembered.
@@ -38,21 +40,55 @@ type Fragment struct {
 
 // Kinds of a Record.
 const (
-	RecordSkip = 0
-	RecordFlow = 1
+	RecordSkip   = 0
+	RecordFlow   = 1
+	RecordMature = 2
+	RecordStart  = 3
+	RecordTick   = 4
 )
 
-// Record is agp_record: what comes before a flow in a record ring.
+// Parts and Flags of a Record.
+const (
+	PartHist = 1
+	PartHead = 2
+
+	FlagTimed  = 1
+	FlagGoesOn = 2
+)
+
+// Record is agp_record: what comes first in a message of a record ring.
 type Record struct {
-	Size   uint32
-	Ring   uint16
-	Kind   uint8
-	Reason uint8
-	_      [56]byte
+	Size            uint32
+	Ring            uint16
+	Kind            uint8
+	Reason          uint8
+	Place           uint32
+	Parts, Flags    uint8
+	FromB, TCPFlags uint8
+	Number          uint64
+	TsNs            int64
+	WireLen         uint32
+	_               [28]byte
 }
 
-// MaxRecord is the longest record: with counters.
-const MaxRecord = 64 + 448 + 640
+// Key is agp_key: what a flow is known by.
+type Key struct {
+	A, B                [16]byte
+	PortA, PortB        uint16
+	Tunnel              uint32
+	VLAN                uint16
+	Protocol, IPVersion uint8
+	_                   uint32
+}
+
+// Head is agp_head: how a flow begins.
+type Head struct {
+	model.Head
+	_ [44]byte
+}
+
+// MaxRecord is the longest record: with counters and head.
+const MaxRecord = 64 + 448 + 640 + 192
 
 // Out is agp_out: a record ring.
 type Out struct {
@@ -65,12 +101,14 @@ type Out struct {
 const (
 	FlagRelay    = 1
 	FlagLossless = 2
+	FlagNumbered = 4
 )
 
 // Shard is agp_shard: a part of the flows of a ring.
 type Shard struct {
 	Tags, Due, Flows, Hists Addr
 	State, Stats, Sketches  Addr
+	Heads                   Addr
 	Buckets                 uint32
 	_                       uint32
 	Out                     Out
@@ -127,6 +165,7 @@ type ShardStats struct {
 	Version, Heartbeat                  uint64
 	Records, Recorded                   uint64
 	LostRecords, LostPackets, LostBytes uint64
+	LostMatures, LostStarts, LostTicks  uint64
 	Started, Evicted, Active, TimeSteps uint64
 	Timed, TimedPackets                 uint64
 	Cycles                              [Stages]uint64
@@ -161,8 +200,18 @@ type Params struct {
 	Seed                       uint64
 	Limit                      uint64
 	Sketches, Shards, PerBlock uint32
+	Messages                   uint32
+	HeadPackets                uint64
+	TriggerCount               uint32
 	_                          uint32
+	Triggers                   [Triggers]uint64
 }
+
+// Bits of Params.Messages.
+const (
+	MessageCauses uint32 = 1 << iota
+	MessageEvents
+)
 
 // NIC is agp_nic: the argument of agp_nic_send.
 type NIC struct {

@@ -1,0 +1,133 @@
+package cuda_test
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/agp-net/telegraf-agp/agp/detect"
+	"github.com/agp-net/telegraf-agp/agp/flow"
+	"github.com/agp-net/telegraf-agp/agp/model"
+	"github.com/agp-net/telegraf-agp/agp/pipeline/cpu"
+	"github.com/agp-net/telegraf-agp/agp/pipeline/cuda"
+	"github.com/agp-net/telegraf-agp/agp/source/pcap"
+	"github.com/agp-net/telegraf-agp/agp/telemetry"
+	"github.com/agp-net/telegraf-agp/tests/simt"
+	"github.com/agp-net/telegraf-agp/tests/testcap"
+	"github.com/agp-net/telegraf-agp/tests/traffic"
+)
+
+// sequence is a sink that keeps records and alerts as text, in their order, without what depends
+// on the number of queues.
+type sequence struct{ list []string }
+
+func (s *sequence) Record(r *telemetry.Record) {
+	c := *r
+	c.Queue = 0
+	line := telemetry.AppendJSON(nil, &c)
+	if r.Confirmed {
+		line = append(line, " confirmed"...)
+	}
+	s.list = append(s.list, string(line))
+}
+
+func (s *sequence) Alert(a *telemetry.Alert) {
+	s.list = append(s.list, string(telemetry.AppendAlertJSON(nil, a)))
+}
+
+func shipped(t testing.TB, names ...string) *model.Set {
+	var all []*model.Model
+	for _, name := range names {
+		m, err := model.Load("../../../configs/models/" + name + ".onnx")
+		require.NoError(t, err)
+		all = append(all, m)
+	}
+	s, err := model.NewSet(all...)
+	require.NoError(t, err)
+	return s
+}
+
+// synthetic writes a profile as a capture and returns its path.
+func synthetic(t testing.TB, name string, c *traffic.Capture) string {
+	var b bytes.Buffer
+	require.NoError(t, c.WritePcap(&b))
+	path := filepath.Join(t.TempDir(), name+".pcap")
+	require.NoError(t, os.WriteFile(path, b.Bytes(), 0o600))
+	return path
+}
+
+// scored runs a capture on the CPU, with models and detectors.
+func scored(t testing.TB, path string, set *model.Set) (list []string, s telemetry.Snapshot) {
+	src, err := pcap.Open([]string{path}, pcap.Options{})
+	require.NoError(t, err)
+	defer src.Close()
+	l := &sequence{}
+	p, err := cpu.New(cpu.Config{Source: src, Sink: l, Queues: 1, Models: set, Interface: "eth0"})
+	require.NoError(t, err)
+	_ = p.Run(context.Background()) // a file that ends early
+	p.Snapshot(&s)
+	return l.list, s
+}
+
+func same(t testing.TB, want, got []string) {
+	t.Helper()
+	for i := range min(len(want), len(got)) {
+		if want[i] != got[i] {
+			t.Fatalf("line %d of %d and %d:\nwant %s\ngot  %s", i, len(want), len(got), cut(want[i], got[i]), cut(got[i], want[i]))
+		}
+	}
+	require.Len(t, got, len(want))
+}
+
+// mostTested bounds the time that the host needs for a capture.
+const mostTested = 2 << 20
+
+// TestEveryCaptureGivesTheScoresAndFindingsOfTheReference: records with what models say, alerts
+// of models and of detectors, all in one order, for any number of rings and shards.
+func TestEveryCaptureGivesTheScoresAndFindingsOfTheReference(t *testing.T) {
+	dev := simt.Device(t)
+	set := shipped(t, "app", "class")
+	paths := []string{synthetic(t, "demo", traffic.Demo(3)), synthetic(t, "bench", traffic.Bench(5, 6000, 200))}
+	for _, path := range testcap.All(t) {
+		if i, err := os.Stat(path); err == nil && i.Size() <= mostTested {
+			paths = append(paths, path)
+		}
+	}
+	answers, alerts := 0, uint64(0)
+	for i, path := range paths {
+		t.Run(filepath.Base(path), func(t *testing.T) {
+			want, wantSnap := scored(t, path, set)
+			src, err := pcap.Open([]string{path}, pcap.Options{})
+			require.NoError(t, err)
+			defer src.Close()
+			l := &sequence{}
+			p, err := cuda.New(cuda.Config{Patience: 2 * time.Minute, Device: dev, Source: src, Sink: l, Rings: []int{1, 2, 3, 5}[i%4], Shards: 1 + i%3, LogRQ: 6, LogRecords: 16, Lossless: true,
+				Flow: flow.Config{MaxFlows: 1 << 16}, Batch: []int{32, 32, 7}[i%3], Models: set, Detect: &detect.Config{}, Interface: "eth0"})
+			require.NoError(t, err)
+			defer func() { require.NoError(t, p.Close()) }()
+			if err := p.Run(context.Background()); err != nil {
+				t.Log(err) // a file that ends early
+			}
+			same(t, want, l.list)
+			var s telemetry.Snapshot
+			p.Snapshot(&s)
+			require.Zero(t, s.Missing())
+			require.Equal(t, wantSnap.Engine.Inferences, s.Engine.Inferences)
+			require.Equal(t, wantSnap.Engine.PacketToScoreCount, s.Engine.PacketToScoreCount)
+			require.Equal(t, wantSnap.Engine.Alerts, s.Engine.Alerts)
+			require.Equal(t, wantSnap.Engine.Suppressed, s.Engine.Suppressed)
+			require.Equal(t, wantSnap.Engine.Models, s.Engine.Models)
+			require.Equal(t, wantSnap.Traffic, s.Traffic)
+			require.Zero(t, s.Engine.Errors["events_out_of_order"])
+			answers += int(s.Engine.Inferences)
+			alerts += s.Engine.Alerts
+		})
+	}
+	require.Greater(t, answers, 1000)
+	require.Greater(t, alerts, uint64(20))
+}
