@@ -30,6 +30,7 @@ type Replay struct {
 	Flow       flow.Config
 	Decap      packet.Decap
 	Sketches   uint32 // abi.Params.Sketches
+	Models     bool   // heads, triggers and events, see abi.Params.Messages
 	Early      bool   // a fault of the host: completions come before their payload
 	Lacks      string // a fault of the device: the fence it has not, "acquire" or "release"
 
@@ -45,7 +46,7 @@ type replayHeader struct {
 	Order, Seed                                                                                      uint64
 	IdleNs, ActiveNs, LingerNs, FlushNs                                                              int64
 	Rings, LogRQ, Pitch, Batch, Buckets, LogRecords, Decap, Key, RingFlag, PerBlock, Early, Sketches uint32
-	Shards, _                                                                                        uint32
+	Shards, Models                                                                                   uint32
 }
 
 type replayFrame struct {
@@ -148,7 +149,7 @@ func (r *Replay) Run(ctx context.Context, dir string, s Sanitizer) (*Result, err
 	h.PerBlock, h.Shards = uint32(r.PerBlock), uint32(r.Shards)
 	h.Decap = flags(r.Decap.VXLAN, r.Decap.GRE, r.Decap.Geneve, r.Decap.GTPU)
 	h.Key = flags(r.Flow.Key.VLAN, r.Flow.Key.Tunnel)
-	h.Early, h.Sketches = flags(r.Early), r.Sketches
+	h.Early, h.Sketches, h.Models = flags(r.Early), r.Sketches, flags(r.Models)
 	path := filepath.Join(dir, "frames")
 	if err := os.WriteFile(path, slices.Concat(Bytes(h), r.frames.Bytes()), 0o644); err != nil {
 		return nil, err

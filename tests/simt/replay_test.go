@@ -73,6 +73,8 @@ func TestKernelIsCleanUnderSanitizers(t *testing.T) {
 		{"two rings of two shards in a block, batches of 5", Replay{Rings: 2, PerBlock: 2, Shards: 2, Batch: 5, LogRQ: 4, Flow: flow.Config{IdleNs: 2e9, ActiveNs: 5e9}}, 3000, false},
 		{"sketches of three shards, blocked", Replay{Shards: 3, Sketches: 15 | abi.SketchBlocked}, 4000, false},
 		{"sketches of a ring, published, a small table", Replay{Buckets: 4, Sketches: 15 | abi.SketchPublished}, 2000, true},
+		{"models and detectors, three rings", Replay{Rings: 3, Shards: 2, LogRQ: 4, Models: true, Flow: flow.Config{IdleNs: 2e9, ActiveNs: 5e9}}, 3000, false},
+		{"models and detectors of a ring, small record rings, sketches", Replay{LogRecords: 12, Batch: 5, Models: true, Sketches: 15}, 2000, false},
 		{"single packets, a small table", Replay{Batch: 1, Pitch: 128, Buckets: 4}, 1500, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -27,6 +27,7 @@ typedef struct {
 	uint32_t early; // a fault of the host: completions before their payload
 	uint32_t sketches; // AGP_SKETCH_*
 	uint32_t shards;
+	uint32_t models; // not 0: heads, triggers and events
 } run_config;
 
 typedef struct {
@@ -198,6 +199,7 @@ struct host {
 				d.state = (uint64_t)make<agp_shard_state>();
 				d.stats = (uint64_t)make<agp_shard_stats>();
 				if (c.sketches) d.sketches = sketches();
+				if (c.models) d.heads = (uint64_t)make<agp_head>(places);
 				d.out.log_size = c.log_records;
 				d.out.buf = (uint64_t)make<uint8_t>((size_t)1 << c.log_records);
 				d.out.head = (uint64_t)make<uint64_t>();
@@ -219,12 +221,17 @@ struct host {
 		p.sketches = c.sketches;
 		p.shards = c.shards;
 		p.per_block = c.per_block;
+		if (c.models) {
+			p.messages = AGP_MESSAGE_CAUSES | AGP_MESSAGE_EVENTS;
+			p.head_packets = 16;
+			for (uint64_t n : {1, 4, 16, 17}) p.triggers[p.trigger_count++] = n;
+		}
 	}
 
 	void *launch() {
 		simt_seed(c.order);
 		void *handle;
-		if (simt_launch(c.sketches ? "agp_rings_full" : "agp_rings", (c.rings + c.per_block - 1) / c.per_block, c.per_block * (1 + c.shards), &p, sizeof p, &handle)) fail("launch");
+		if (simt_launch(c.sketches || c.models ? "agp_rings_full" : "agp_rings", (c.rings + c.per_block - 1) / c.per_block, c.per_block * (1 + c.shards), &p, sizeof p, &handle)) fail("launch");
 		return handle;
 	}
 
