@@ -32,9 +32,9 @@ AGP_KERNEL(agp_rings, agp_params, params) {
 	serve<false>(params, memory);
 }
 
-// agp_rings_full does so with what agp_params asks for besides records: sketches of all traffic,
+// agp_rings_sketched does so with all that agp_params asks for besides records: sketches of all traffic,
 // what models see of flows, messages of what happens to them.
-AGP_KERNEL(agp_rings_full, agp_params, params) {
+AGP_KERNEL(agp_rings_sketched, agp_params, params) {
 	AGP_SHARED_LAUNCH(memory, AGP_BLOCK_SCRATCH);
 	serve<true>(params, memory);
 }

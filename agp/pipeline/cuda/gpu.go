@@ -80,7 +80,7 @@ func servesRings(kernel string) bool { return kernel == ringsKernel || kernel ==
 
 const (
 	ringsKernel = "agp_rings"
-	fullKernel  = "agp_rings_full" // the same with sketches of all traffic, models and messages
+	fullKernel  = "agp_rings_sketched" // the same with sketches of all traffic, models and messages
 )
 
 // Info says which GPU it is.

@@ -231,7 +231,7 @@ struct host {
 	void *launch() {
 		simt_seed(c.order);
 		void *handle;
-		if (simt_launch(c.sketches || c.models ? "agp_rings_full" : "agp_rings", (c.rings + c.per_block - 1) / c.per_block, c.per_block * (1 + c.shards), &p, sizeof p, &handle)) fail("launch");
+		if (simt_launch(c.sketches || c.models ? "agp_rings_sketched" : "agp_rings", (c.rings + c.per_block - 1) / c.per_block, c.per_block * (1 + c.shards), &p, sizeof p, &handle)) fail("launch");
 		return handle;
 	}
 
