@@ -40,17 +40,15 @@ func (h Hardware) Build(conf *agppb.Configure, sink pipeline.Sink, log Log) (*Bu
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
-	b := &building{hardware: &h, conf: conf, sink: sink, log: log, built: &Built{}}
 	m := &models{log: log}
+	b := &building{hardware: &h, conf: conf, sink: sink, log: log, built: &Built{}, thresholds: thresholds}
+	b.scoring = sync.OnceValue(func() *model.Set { return m.load(conf.GetModels()) })
 	b.built.Why, err = b.choose()
 	if err == nil && b.gpu == nil {
-		err = b.onCPU(thresholds, m)
+		err = b.onCPU()
 	}
 	if err != nil {
 		return nil, errors.Join(err, b.close(), m.close())
-	}
-	if b.gpu != nil {
-		m.load(conf.GetModels())
 	}
 	m.attach(b.built.Pipeline)
 	b.built.Models, b.built.Swap, b.built.Finding = m.names(), m.swap, m.finding
@@ -58,12 +56,16 @@ func (h Hardware) Build(conf *agppb.Configure, sink pipeline.Sink, log Log) (*Bu
 	return b.built, nil
 }
 
-// OnGPU is the part of Build that is about the GPU, for a source that is open and stays the caller's.
-// A nil Pipeline says that the CPU is to be used, Why says why.
-func (h Hardware) OnGPU(conf *agppb.Configure, src source.Source, sink pipeline.Sink, log Log) (*Built, error) {
+// OnGPU is the part of Build that is about the GPU, for a source and models that are open and stay
+// the caller's. A nil Pipeline says that the CPU is to be used, Why says why.
+func (h Hardware) OnGPU(conf *agppb.Configure, src source.Source, models *model.Set, sink pipeline.Sink, log Log) (*Built, error) {
 	h.setDefaults()
-	b := &building{hardware: &h, conf: conf, sink: sink, log: log, built: &Built{}, src: src}
-	var err error
+	thresholds, err := detect.ParseConfig(conf.GetDetect())
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	b := &building{hardware: &h, conf: conf, sink: sink, log: log, built: &Built{}, thresholds: thresholds, src: src}
+	b.scoring = func() *model.Set { return models }
 	if b.built.Why, err = b.choose(); err != nil {
 		return nil, err
 	}
@@ -83,6 +85,9 @@ type building struct {
 	sink     pipeline.Sink
 	log      Log
 	built    *Built
+
+	thresholds detect.Config
+	scoring    func() *model.Set // models to begin with, loaded at the first call
 
 	src    source.Source // once it is open
 	failed error         // it cannot be opened
@@ -117,7 +122,7 @@ func (b *building) close() (err error) {
 	return err
 }
 
-func (b *building) onCPU(thresholds detect.Config, m *models) error {
+func (b *building) onCPU() error {
 	if err := b.open(); err != nil {
 		return err
 	}
@@ -125,7 +130,7 @@ func (b *building) onCPU(thresholds detect.Config, m *models) error {
 	queues := int(min(conf.GetQueues(), cpu.MaxQueues+1)) // one too many is refused by the pipeline
 	p, err := cpu.New(cpu.Config{
 		Source: b.src, SourceName: conf.GetSource().GetKind(), Interface: conf.GetInterface(), Sink: b.sink, Queues: queues,
-		Decap: b.decap(), Flow: b.flows(), Models: m.load(conf.GetModels()), Detect: thresholds, Sketch: b.sketches(),
+		Decap: b.decap(), Flow: b.flows(), Models: b.scoring(), Detect: b.thresholds, Sketch: b.sketches(),
 		Now: b.now, Key: b.key, RebalanceSkew: conf.GetSource().GetLive().GetRebalanceSkew(),
 	})
 	if err != nil {

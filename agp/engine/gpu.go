@@ -4,13 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/agp-net/telegraf-agp/agp/internal/claim"
 	"github.com/agp-net/telegraf-agp/agp/mlx5"
-	"github.com/agp-net/telegraf-agp/agp/model"
 	"github.com/agp-net/telegraf-agp/agp/options"
 	"github.com/agp-net/telegraf-agp/agp/pipeline/cuda"
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
@@ -80,13 +78,6 @@ func (b *building) choose() (why string, err error) {
 	case auto && conf.GetGpuFailed() != "":
 		return conf.GetGpuFailed(), nil
 	}
-	if lack := Lacking(conf); len(lack) > 0 {
-		text := "the GPU pipeline has no " + strings.Join(lack, " and no ")
-		if auto {
-			return text + ", which are configured", nil
-		}
-		b.log(agppb.Log_WARN, "%s: they do nothing", text)
-	}
 	d, err := b.hardware.Driver()
 	if err != nil {
 		return b.without([]error{cuda.Explain(err)})
@@ -113,25 +104,6 @@ func (b *building) without(why []error) (string, error) {
 		return "no GPU: " + reasons(why), nil
 	}
 	return "", fmt.Errorf("%w: pipeline = \"cuda\": %w", ErrGPU, errors.New(reasons(why)))
-}
-
-// Lacking are the wishes of a configuration that the GPU pipeline does not have.
-func Lacking(conf *agppb.Configure) (list []string) {
-	if len(conf.GetModels()) > 0 {
-		list = append(list, "models")
-	}
-	if detects(conf.GetDetect()) {
-		list = append(list, "detectors")
-	}
-	return list
-}
-
-// detects says whether any detector is on.
-func detects(thresholds map[string]float64) bool {
-	return slices.ContainsFunc(options.Thresholds(), func(t options.Threshold) bool {
-		v, set := thresholds[t.Name]
-		return !strings.HasSuffix(t.Name, "_spread") && t.Name != "hold_down" && t.Name != "max_alerts_per_minute" && (!set || v >= 0)
-	})
 }
 
 // onGPU builds the pipeline on a GPU, or gives everything back.
@@ -162,7 +134,8 @@ func (b *building) onGPU(dev *driver.Device) (err error) {
 	c := cuda.Config{
 		Device: g.device, Source: b.src, SourceName: conf.GetSource().GetKind(), Interface: conf.GetInterface(), Sink: b.sink,
 		Rings: int(min(conf.GetQueues(), cuda.MaxRings+1)), Decap: b.decap(), Flow: b.flows(), Key: b.key, Now: b.now,
-		Lossless: !b.built.Live, Drop: b.built.Live, Sketch: &sketches, Patience: b.hardware.Patience,
+		Lossless: !b.built.Live, Drop: b.built.Live, Models: b.scoring(), Detect: &b.thresholds, Sketch: &sketches,
+		Patience: b.hardware.Patience,
 	}
 	if conf.GetSource().GetKind() == "mirror" { // of a frame no more is seen
 		c.Pitch = (conf.GetSource().GetLive().GetSnapLen() + mlx5.StrideUnit - 1) / mlx5.StrideUnit * mlx5.StrideUnit
@@ -177,18 +150,12 @@ func (b *building) onGPU(dev *driver.Device) (err error) {
 	g.pipeline = p
 	b.gpu = g
 	blocks, warps := p.Grid()
-	b.built.Pipeline, b.built.Kind, b.built.Queues, b.built.GPU = unscored{p}, options.PipelineCUDA, blocks, g.readings(blocks, warps)
+	b.built.Pipeline, b.built.Kind, b.built.Queues, b.built.GPU = p, options.PipelineCUDA, blocks, g.readings(blocks, warps)
 	if conf.GetSource().GetLive().GetRebalanceSkew() > 0 {
 		b.log(agppb.Log_INFO, "rebalance_skew: the GPU pipeline moves no flows between its queues")
 	}
 	return nil
 }
-
-// unscored is a pipeline without models.
-type unscored struct{ *cuda.Pipeline }
-
-// SwapModels does nothing, see Lacking.
-func (unscored) SwapModels(*model.Set) {}
 
 // onGPU is what an engine has of one GPU.
 type onGPU struct {

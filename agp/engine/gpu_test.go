@@ -16,7 +16,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/agp-net/telegraf-agp/agp/internal/claim"
-	"github.com/agp-net/telegraf-agp/agp/options"
 	"github.com/agp-net/telegraf-agp/agp/pipeline"
 	"github.com/agp-net/telegraf-agp/agp/pipeline/cuda"
 	"github.com/agp-net/telegraf-agp/agp/pipeline/cuda/abi"
@@ -83,19 +82,10 @@ func emulated(t *testing.T) Hardware {
 	return h
 }
 
-// quiet switches all detectors off.
-func quiet() map[string]float64 {
-	m := map[string]float64{}
-	for _, t := range options.Thresholds() {
-		m[t.Name] = -1
-	}
-	return m
-}
-
 // onGPUs is conf for the GPU pipeline.
 func onGPUs(pipeline string, files ...string) *agppb.Configure {
 	c := conf(files...)
-	c.Pipeline, c.MaxFlows, c.Detect = pipeline, 1024, quiet()
+	c.Pipeline, c.MaxFlows = pipeline, 1024
 	return c
 }
 
@@ -301,30 +291,13 @@ func TestOrderingNoneDoesNotConcernTheRelay(t *testing.T) {
 	require.NoError(t, b.Close())
 }
 
-// TestWhatTheGPUPipelineLacksDecides: "auto" prefers a pipeline that does what is asked for, "cuda"
-// does without and says so. A GPU that has failed engines before is not even opened.
-func TestWhatTheGPUPipelineLacksDecides(t *testing.T) {
+// TestAGPUThatHasFailedIsLeftAlone: it is not even opened.
+func TestAGPUThatHasFailedIsLeftAlone(t *testing.T) {
 	h, d := machine(13000, cudatest.H200())
-	cfg := onGPUs("auto", writeCapture(t, 1))
-	cfg.Detect = nil
-	b, err := h.Build(cfg, &sink{}, (&lines{}).log)
-	require.NoError(t, err)
-	require.Equal(t, "cpu", b.Kind)
-	require.Equal(t, "the GPU pipeline has no detectors, which are configured", b.Why)
-	require.NoError(t, b.Close())
-
-	cfg.Pipeline = "cuda"
-	l := &lines{}
-	b, err = h.Build(cfg, &sink{}, l.log)
-	require.NoError(t, err)
-	require.Equal(t, "cuda", b.Kind)
-	require.True(t, l.has("WARN the GPU pipeline has no detectors: they do nothing"))
-	require.NoError(t, b.Close())
-
 	before := d.Calls("cuInit")
-	cfg = onGPUs("auto", writeCapture(t, 1))
+	cfg := onGPUs("auto", writeCapture(t, 1))
 	cfg.GpuFailed = "3 engines in a row failed with the GPU"
-	b, err = h.Build(cfg, &sink{}, (&lines{}).log)
+	b, err := h.Build(cfg, &sink{}, (&lines{}).log)
 	require.NoError(t, err)
 	require.Equal(t, "cpu", b.Kind)
 	require.Equal(t, cfg.GpuFailed, b.Why)
@@ -411,6 +384,22 @@ func comparable(s *sink) (list []string) {
 	return list
 }
 
+// sameLines compares without showing thousands of lines.
+func sameLines(t *testing.T, want, got []string) {
+	t.Helper()
+	differ := 0
+	for i := range min(len(want), len(got)) {
+		if want[i] != got[i] {
+			if differ++; differ == 1 {
+				t.Errorf("line %d:\nwant %s\ngot  %s", i, want[i], got[i])
+			}
+		}
+	}
+	if differ > 0 || len(want) != len(got) {
+		t.Fatalf("%d of %d and %d lines differ", differ, len(want), len(got))
+	}
+}
+
 // TestACaptureGivesTheSameOnBothPipelines: records, traffic, sketches and accounting.
 func TestACaptureGivesTheSameOnBothPipelines(t *testing.T) {
 	path := synthetic(t, traffic.Bench(3, 20000, 900))
@@ -433,12 +422,56 @@ func TestACaptureGivesTheSameOnBothPipelines(t *testing.T) {
 	want, cpu := run("cpu")
 	got, gpu := run("cuda")
 	require.Greater(t, len(want), 500)
-	require.Equal(t, want, got)
+	sameLines(t, want, got)
 	require.Equal(t, cpu.Engine.PacketsSeen, gpu.Engine.PacketsSeen)
 	require.Equal(t, cpu.Engine.Drops, gpu.Engine.Drops)
 	require.ElementsMatch(t, cpu.Traffic, gpu.Traffic)
 	require.Equal(t, len(cpu.Sketches), len(gpu.Sketches))
 	require.Equal(t, "cuda", gpu.Engine.Pipeline)
+}
+
+// findings is a sink that keeps alerts as well.
+type findings struct {
+	sink
+	alerts []string
+}
+
+func (f *findings) Alert(a *telemetry.Alert) {
+	f.alerts = append(f.alerts, string(telemetry.AppendAlertJSON(nil, a)))
+}
+
+// TestModelsAndDetectorsFindTheSameOnBothPipelines: answers, alerts and what is counted of them; and
+// models are exchanged while nothing runs and while it does.
+func TestModelsAndDetectorsFindTheSameOnBothPipelines(t *testing.T) {
+	path := synthetic(t, traffic.Demo(1))
+	model := filepath.Join(t.TempDir(), "a.onnx")
+	writeModel(t, model, "1", "c2")
+	h := emulated(t)
+	run := func(pipeline string) ([]string, []string, telemetry.Snapshot) {
+		cfg := onGPUs(pipeline, path)
+		cfg.MaxFlows, cfg.Models = 1<<14, []string{model}
+		f := &findings{}
+		b, err := h.Build(cfg, f, (&lines{}).log)
+		require.NoError(t, err)
+		require.Equal(t, pipeline, b.Kind)
+		require.Equal(t, []string{"test@1"}, b.Models)
+		require.NoError(t, b.Pipeline.Run(context.Background()))
+		var snap telemetry.Snapshot
+		b.Pipeline.Snapshot(&snap)
+		require.Zero(t, snap.Missing())
+		require.NoError(t, b.Close())
+		slices.Sort(f.alerts)
+		return comparable(&f.sink), f.alerts, snap
+	}
+	records, alerts, cpu := run("cpu")
+	got, gotAlerts, gpu := run("cuda")
+	require.Contains(t, records[0], `"class_model":"test@1"`)
+	sameLines(t, records, got)
+	require.NotEmpty(t, alerts)
+	require.Equal(t, alerts, gotAlerts)
+	require.Equal(t, cpu.Engine.Alerts, gpu.Engine.Alerts)
+	require.NotZero(t, gpu.Engine.Inferences)
+	require.Equal(t, cpu.Engine.Models, gpu.Engine.Models)
 }
 
 // TestServeSaysWhichPipelineRunsAndWhy: in "ready" and in every snapshot, and counts alike.

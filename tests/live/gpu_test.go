@@ -18,10 +18,7 @@ import (
 func onGPU(t *testing.T, kind string) *agppb.Configure {
 	t.Helper()
 	c := config(t, kind, "h0")
-	c.Pipeline, c.Queues, c.MaxFlows, c.Detect = options.PipelineCUDA, 2, 1<<14, map[string]float64{}
-	for _, th := range options.Thresholds() {
-		c.Detect[th.Name] = -1
-	}
+	c.Pipeline, c.Queues, c.MaxFlows = options.PipelineCUDA, 2, 1<<14
 	return c
 }
 

@@ -6,11 +6,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/agp-net/telegraf-agp/agp/engine"
 	"github.com/agp-net/telegraf-agp/agp/options"
 	pipeline "github.com/agp-net/telegraf-agp/agp/pipeline/cuda"
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
-	"github.com/agp-net/telegraf-agp/agp/telemetry/agppb"
 	"github.com/agp-net/telegraf-agp/agp/telemetry/gpu"
 	"github.com/agp-net/telegraf-agp/cuda"
 	"github.com/agp-net/telegraf-agp/cuda/kernels"
@@ -68,11 +66,8 @@ func gpuReadings() []telemetry.GPURow {
 func pipelineFinding(conf *agp.AGP, fit []*cuda.Device, unfit []error) finding {
 	f := finding{levelOK, "pipeline", options.PipelineCPU, "as configured"}
 	auto := conf.Pipeline == options.PipelineAuto
-	lack := engine.Lacking(&agppb.Configure{Models: modelFiles(conf), Detect: conf.Detect})
 	switch {
 	case conf.Pipeline == options.PipelineCPU:
-	case len(lack) > 0 && auto:
-		f.hint = "auto: the GPU pipeline has no " + strings.Join(lack, " and no ")
 	case len(fit) == 0 && auto:
 		f.hint = "auto: " + strings.ReplaceAll(errors.Join(unfit...).Error(), "\n", "; ")
 	case len(fit) == 0:

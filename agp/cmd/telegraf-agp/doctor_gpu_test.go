@@ -9,26 +9,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/agp-net/telegraf-agp/agp/options"
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
 	"github.com/agp-net/telegraf-agp/cuda"
 	"github.com/agp-net/telegraf-agp/cuda/cudatest"
 	"github.com/agp-net/telegraf-agp/plugins/inputs/agp"
 )
 
-// plain is a configuration that asks for nothing that the GPU pipeline lacks.
-func plain() *agp.AGP {
-	conf := agp.New()
-	conf.Models, conf.Detect = []string{"none"}, map[string]float64{}
-	for _, t := range options.Thresholds() {
-		conf.Detect[t.Name] = -1
-	}
-	return conf
-}
-
-// said is what the doctor prints about a driver, with plain or a change to it.
+// said is what the doctor prints about a driver, with the defaults or a change to them.
 func said(open func() (*cuda.Driver, error), change ...func(*agp.AGP)) string {
-	conf := plain()
+	conf := agp.New()
 	for _, f := range change {
 		f(conf)
 	}
@@ -75,7 +64,6 @@ func TestDoctorSaysWhichPipelineTheConfigurationGivesAndWhy(t *testing.T) {
 	require.Regexp(t, `(?m)^ok +pipeline +cuda on GPU 0, NVIDIA H200 with sm_90a cubin \(as configured\)$`, said(good, func(c *agp.AGP) { c.Pipeline = "cuda" }))
 	require.Regexp(t, `(?m)^ok +pipeline +cpu \(auto: no such GPU: 3, the driver shows 1\)$`, said(good, func(c *agp.AGP) { c.GPU = "3" }))
 	require.Regexp(t, `(?m)^ok +pipeline +cpu \(auto: GPU cannot be used: 0, NVIDIA H200: .*: 1024 MiB, 2156 are needed\)$`, said(gpus(13000, small), func(c *agp.AGP) { c.MaxFlows = 1 << 20 }))
-	require.Regexp(t, `(?m)^ok +pipeline +cpu \(auto: the GPU pipeline has no detectors\)$`, said(good, func(c *agp.AGP) { c.Detect = nil }))
 }
 
 // TestDoctorShowsWhatTheManagementLibrarySays of each GPU's health.
@@ -83,7 +71,7 @@ func TestDoctorShowsWhatTheManagementLibrarySays(t *testing.T) {
 	say := func(row telemetry.GPURow) string {
 		row.UUID = cudatest.H200().UUID
 		var b strings.Builder
-		report(&b, gpuFindings(gpus(13000, cudatest.H200()), plain(), []telemetry.GPURow{{UUID: "GPU-other", Lost: true}, row}))
+		report(&b, gpuFindings(gpus(13000, cudatest.H200()), agp.New(), []telemetry.GPURow{{UUID: "GPU-other", Lost: true}, row}))
 		return b.String()
 	}
 	require.Regexp(t, `(?m)^ok +gpu +0: .*, ECC, 100.0 GiB free$`, say(telemetry.GPURow{MemoryUsedBytes: new(uint64(39 << 30)), MemoryTotalBytes: new(uint64(139 << 30)), EccUncorrected: new(uint64(0))}))

@@ -150,10 +150,7 @@ func replayPipeline(c *cli.Context, name string, src source.Source, sink replayS
 	if !slices.Contains(options.Pipelines(), conf.Pipeline) {
 		return nil, "", nil, fmt.Errorf("pipeline = %q, allowed are %s", conf.Pipeline, strings.Join(options.Pipelines(), ", "))
 	}
-	for _, m := range models.Models() {
-		conf.Models = append(conf.Models, m.ID())
-	}
-	built, err := hardware.OnGPU(conf, src, sink, func(level agppb.Log_Level, format string, args ...any) {
+	built, err := hardware.OnGPU(conf, src, models, sink, func(level agppb.Log_Level, format string, args ...any) {
 		if level >= agppb.Log_WARN {
 			fmt.Fprintf(os.Stderr, "replay: "+format+"\n", args...)
 		}
