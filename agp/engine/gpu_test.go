@@ -440,8 +440,30 @@ func (f *findings) Alert(a *telemetry.Alert) {
 	f.alerts = append(f.alerts, string(telemetry.AppendAlertJSON(nil, a)))
 }
 
-// TestModelsAndDetectorsFindTheSameOnBothPipelines: answers, alerts and what is counted of them; and
-// models are exchanged while nothing runs and while it does.
+// TestModelsAreExchangedOnTheGPU by command, as on the CPU.
+func TestModelsAreExchangedOnTheGPU(t *testing.T) {
+	dir := t.TempDir()
+	first, other := filepath.Join(dir, "a.onnx"), filepath.Join(dir, "b.onnx")
+	writeModel(t, first, "1", "c2")
+	writeModel(t, other, "2", "benign")
+	cfg := onGPUs("cuda", writeCapture(t, 20))
+	cfg.Models = []string{first}
+	s := &sink{}
+	b, err := emulated(t).Build(cfg, s, (&lines{}).log)
+	require.NoError(t, err)
+	names, err := b.Swap([]string{other})
+	require.NoError(t, err)
+	require.Equal(t, []string{"test@2"}, names)
+	require.NoError(t, b.Pipeline.Run(context.Background()))
+	require.Len(t, s.records, 20)
+	for i := range s.records {
+		require.Len(t, s.records[i].Outputs, 1)
+		require.Equal(t, "test@2", s.records[i].Outputs[0].Model)
+	}
+	require.NoError(t, b.Close())
+}
+
+// TestModelsAndDetectorsFindTheSameOnBothPipelines: answers, alerts and what is counted of them.
 func TestModelsAndDetectorsFindTheSameOnBothPipelines(t *testing.T) {
 	path := synthetic(t, traffic.Demo(1))
 	model := filepath.Join(t.TempDir(), "a.onnx")
