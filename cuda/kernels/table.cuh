@@ -378,7 +378,7 @@ template <bool extras> struct table {
 			bool ready = wait && *place != nowhere, back = false;
 			int64_t before = ready ? f->last_ns : 0;
 			if (ready) {
-				if (extras && (f->bits & flow::head))
+				if (extras && p->head_packets && (f->bits & flow::head))
 					head::collect(&heads[*place], *f, q, sender_b, payload);
 				uint32_t bits = f->bits;
 				back = flow::update(f, &hists[*place], q, sender_b, opened, coalesced, seq);

@@ -5,6 +5,8 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -130,4 +132,121 @@ func TestEveryCaptureGivesTheScoresAndFindingsOfTheReference(t *testing.T) {
 	}
 	require.Greater(t, answers, 1000)
 	require.Greater(t, alerts, uint64(20))
+}
+
+// plain is what does not depend on models: records without answers, alerts of detectors.
+type plain struct{ sequence }
+
+func (s *plain) Record(r *telemetry.Record) {
+	c := *r
+	c.Outputs = nil
+	s.sequence.Record(&c)
+}
+
+func (s *plain) Alert(a *telemetry.Alert) {
+	if a.Kind != "classified" {
+		s.sequence.Alert(a)
+	}
+}
+
+// TestModelsAreExchangedWhileFlowsGoOn: no packet, flow or finding of a detector is lost or comes
+// twice however often sets come and go, with other needs each time.
+func TestModelsAreExchangedWhileFlowsGoOn(t *testing.T) {
+	dev := simt.Device(t)
+	sets := []*model.Set{shipped(t, "app", "class"), shipped(t, "class"), nil, shipped(t, "app")}
+	for _, path := range []string{synthetic(t, "demo", traffic.Demo(3)), find(t, "wechat.pcap")} {
+		src, err := pcap.Open([]string{path}, pcap.Options{})
+		require.NoError(t, err)
+		want := &plain{}
+		ref, err := cpu.New(cpu.Config{Source: src, Sink: want, Queues: 1})
+		require.NoError(t, err)
+		require.NoError(t, ref.Run(context.Background()))
+		require.NoError(t, src.Close())
+
+		src, err = pcap.Open([]string{path}, pcap.Options{})
+		require.NoError(t, err)
+		got := &plain{}
+		var p *cuda.Pipeline
+		n, took := 0, 0
+		in := swapping{src, func() {
+			set := sets[n%len(sets)]
+			n++
+			p.SwapModels(set)
+			for until := time.Now().Add(20 * time.Second); time.Now().Before(until); time.Sleep(100 * time.Microsecond) {
+				var s telemetry.Snapshot
+				p.Snapshot(&s)
+				if len(s.Engine.Models) == len(set.Models()) {
+					took++
+					break
+				}
+			}
+		}}
+		p, err = cuda.New(cuda.Config{Patience: 2 * time.Minute, Device: dev, Source: in, Sink: got, Rings: 2, Shards: 2, LogRQ: 8, LogRecords: 14, Lossless: true, Flow: flow.Config{MaxFlows: 1 << 14}, Detect: &detect.Config{}})
+		require.NoError(t, err)
+		require.NoError(t, p.Run(context.Background()))
+		same(t, want.list, got.list)
+		var s telemetry.Snapshot
+		p.Snapshot(&s)
+		require.Zero(t, s.Missing())
+		require.NotZero(t, s.Engine.Inferences)
+		require.Zero(t, s.Engine.Errors["models_refused"])
+		require.Equal(t, n, took)
+		require.Greater(t, n, 2)
+		require.NoError(t, p.Close())
+		require.NoError(t, src.Close())
+		t.Logf("%s: %d exchanges, %d inferences", filepath.Base(path), n, s.Engine.Inferences)
+	}
+}
+
+// TestScoresOutliveACut: records of a flow that the active timeout cuts have what its head said,
+// and flows that end by time do so in the reference's order.
+func TestScoresOutliveACut(t *testing.T) {
+	set := shipped(t, "app", "class")
+	dev := simt.Device(t)
+	short := flow.Config{IdleNs: 3e9, ActiveNs: 2e9, LingerNs: 1e9, MaxFlows: 1 << 16}
+	for _, path := range []string{synthetic(t, "demo", traffic.Demo(3)), find(t, "wechat.pcap"), find(t, "ssh.pcap")} {
+		src, err := pcap.Open([]string{path}, pcap.Options{})
+		require.NoError(t, err)
+		want := &sequence{}
+		ref, err := cpu.New(cpu.Config{Source: src, Sink: want, Queues: 1, Models: set, Flow: short})
+		require.NoError(t, err)
+		require.NoError(t, ref.Run(context.Background()))
+		require.NoError(t, src.Close())
+
+		src, err = pcap.Open([]string{path}, pcap.Options{})
+		require.NoError(t, err)
+		got := &sequence{}
+		p, err := cuda.New(cuda.Config{Patience: 2 * time.Minute, Device: dev, Source: src, Sink: got, Rings: 3, Shards: 2, LogRQ: 6, LogRecords: 12, Lossless: true, Flow: short, Models: set, Detect: &detect.Config{}})
+		require.NoError(t, err)
+		require.NoError(t, p.Run(context.Background()))
+		same(t, want.list, got.list)
+		require.Contains(t, strings.Join(got.list, "\n"), `"end_reason":"active"`)
+		require.NoError(t, p.Close())
+		require.NoError(t, src.Close())
+	}
+}
+
+// TestWithoutDetectorsNothingWaits: records and answers are the same, in whatever order.
+func TestWithoutDetectorsNothingWaits(t *testing.T) {
+	set := shipped(t, "app", "class")
+	path := synthetic(t, "bench", traffic.Bench(6, 6000, 300))
+	src, err := pcap.Open([]string{path}, pcap.Options{})
+	require.NoError(t, err)
+	defer src.Close()
+	want, _ := scored(t, path, set)
+	got := &sequence{}
+	p, err := cuda.New(cuda.Config{Patience: 2 * time.Minute, Device: simt.Device(t), Source: src, Sink: got, Rings: 3, Shards: 2, LogRQ: 6, LogRecords: 12, Lossless: true, Models: set, Interface: "eth0", Flow: flow.Config{MaxFlows: 1 << 14}})
+	require.NoError(t, err)
+	require.NoError(t, p.Run(context.Background()))
+	records := func(list []string) (out []string) {
+		for _, l := range list {
+			if strings.Contains(l, `"type":"flow"`) || strings.Contains(l, `"kind":"classified"`) {
+				out = append(out, l)
+			}
+		}
+		slices.Sort(out)
+		return out
+	}
+	same(t, records(want), records(got.list))
+	require.NoError(t, p.Close())
 }
