@@ -138,7 +138,7 @@ func (p *Pipeline) mature(r *ring, d *shard, h *abi.Record, m []byte) {
 	start := r.unique(f.StartSeq)
 	ref := s.keep(d, h.Place, f)
 	s.kept[ref].start = start
-	p.score(r.position(h, f.StartSeq), mask, rec, head, score.Owed{Ref: ref, Start: start, Record: score.Active})
+	p.score(r.position(h, f), mask, rec, head, score.Owed{Ref: ref, Start: start, Record: score.Active})
 }
 
 // finished takes a flow that has ended, or whose record has.
@@ -148,7 +148,7 @@ func (p *Pipeline) finished(number int, r *ring, d *shard, h *abi.Record, m []by
 	rec := p.order.record()
 	f.Record(counters, telemetry.EndReason(h.Reason), rec)
 	rec.Queue, rec.Interface = uint16(number), p.cfg.Interface
-	at := r.position(h, f.StartSeq)
+	at := r.position(h, f)
 	s.records = append(s.records, rec)
 	index, start := int32(len(s.records)-1), r.unique(f.StartSeq)
 	ref, known := s.find(d, h.Place, f)

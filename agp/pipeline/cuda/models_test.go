@@ -17,6 +17,7 @@ import (
 	"github.com/agp-net/telegraf-agp/agp/model"
 	"github.com/agp-net/telegraf-agp/agp/pipeline/cpu"
 	"github.com/agp-net/telegraf-agp/agp/pipeline/cuda"
+	nic "github.com/agp-net/telegraf-agp/agp/source/model"
 	"github.com/agp-net/telegraf-agp/agp/source/pcap"
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
 	"github.com/agp-net/telegraf-agp/tests/simt"
@@ -249,4 +250,29 @@ func TestWithoutDetectorsNothingWaits(t *testing.T) {
 	}
 	same(t, records(want), records(got.list))
 	require.NoError(t, p.Close())
+}
+
+// TestAPortsFlowsAreScoredAndItsFindingsAreThoseOfTheReference: rings that count packets each for
+// itself; what one ring says of its flows is in order, and detectors find the same.
+func TestAPortsFlowsAreScoredAndItsFindingsAreThoseOfTheReference(t *testing.T) {
+	set := shipped(t, "app", "class")
+	for name, prof := range profiles {
+		for _, rings := range []int{1, 3} {
+			t.Run(name, func(t *testing.T) {
+				frames, err := nic.NewTraffic(prof)
+				require.NoError(t, err)
+				want := &sequence{}
+				ref, err := cpu.New(cpu.Config{Source: frameList{frames}, Sink: want, Queues: 1, Models: set})
+				require.NoError(t, err)
+				require.NoError(t, ref.Run(context.Background()))
+				got := &sequence{}
+				_, _, s, err := through(t, nic.Config{Seed: 9}, nil, prof, rings, func(c *cuda.Config) { c.Sink, c.Models, c.Detect = got, set, &detect.Config{} })
+				require.NoError(t, err)
+				require.Zero(t, s.Missing())
+				slices.Sort(want.list)
+				slices.Sort(got.list)
+				same(t, want.list, got.list)
+			})
+		}
+	}
 }

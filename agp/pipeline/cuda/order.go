@@ -114,20 +114,24 @@ func (r *ring) unique(seq uint64) uint64 {
 	return uint64(r.number)<<56 | seq&(1<<56-1)
 }
 
-// position is where a message belongs: by the number of its packet in the whole input or, where
-// rings count each for itself, by time.
-func (r *ring) position(h *abi.Record, start uint64) score.Position {
-	seq, packet := h.Number, h.Flags&abi.FlagTimed == 0
-	if r.abi.Flags&abi.FlagNumbered == 0 {
-		seq = uint64(h.TsNs)
-		if packet {
-			start = h.Number
-		}
-		start = r.unique(start)
-	} else if packet {
-		start = 0
+// position is where a message about a flow belongs: by the number of its packet in the whole input
+// or, where rings count each for itself, by time. f is nil for a start.
+func (r *ring) position(h *abi.Record, f *abi.Flow) score.Position {
+	at := score.Position{Seq: h.Number, Packet: h.Flags&abi.FlagTimed == 0}
+	numbered := r.abi.Flags&abi.FlagNumbered != 0
+	if !numbered && h.Number != math.MaxUint64 { // that is the end of the input
+		at.Seq = uint64(h.TsNs)
 	}
-	return score.Position{Seq: seq, Packet: packet, Start: start}
+	switch {
+	case at.Packet && !numbered:
+		at.Start = r.unique(h.Number)
+	case at.Packet:
+	case numbered:
+		at.Start = f.StartSeq
+	default:
+		at.Start = uint64(f.StartNs)
+	}
+	return at
 }
 
 // started takes the first packet of a flow.
@@ -140,7 +144,7 @@ func (p *Pipeline) started(r *ring, h *abi.Record, m []byte) {
 	if h.FromB != 0 {
 		s.Src, s.Dst, s.SrcPort, s.DstPort = s.Dst, s.Src, s.DstPort, s.SrcPort
 	}
-	p.order.add(event{at: r.position(h, 0), kind: eventStart, start: s})
+	p.order.add(event{at: r.position(h, nil), kind: eventStart, start: s})
 }
 
 // ticked takes the time of a shard. That of the first one is the detectors'.

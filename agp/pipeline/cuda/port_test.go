@@ -94,12 +94,12 @@ func (p *port) Start(i int) error {
 }
 
 // through runs traffic through the NIC model and the pipeline.
-func through(t *testing.T, c model.Config, f map[model.Fault]float64, prof model.Profile, rings int) (*lines, *port, telemetry.Snapshot, error) {
+func through(t *testing.T, c model.Config, f map[model.Fault]float64, prof model.Profile, rings int, edit ...func(*cuda.Config)) (*lines, *port, telemetry.Snapshot, error) {
 	traffic, err := model.NewTraffic(prof)
 	require.NoError(t, err)
 	feed := &port{traffic: traffic, still: c.Compression != model.CompressNone}
 	l := &lines{}
-	p, err := cuda.New(cuda.Config{
+	cfg := cuda.Config{
 		Patience: 2 * time.Minute, Device: simt.Device(t), Sink: l, Rings: rings, Shards: 2, LogRQ: 6, LogRecords: 16, Lossless: true, Flow: flow.Config{MaxFlows: 1 << 14},
 		Port: func(queues []mlx5.Queue) (cuda.Feeder, error) {
 			c.Memory = queues
@@ -112,7 +112,11 @@ func through(t *testing.T, c model.Config, f map[model.Fault]float64, prof model
 			feed.nic = nic
 			return feed, err
 		},
-	})
+	}
+	for _, e := range edit {
+		e(&cfg)
+	}
+	p, err := cuda.New(cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
