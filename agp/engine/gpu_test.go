@@ -430,6 +430,21 @@ func TestACaptureGivesTheSameOnBothPipelines(t *testing.T) {
 	require.Equal(t, "cuda", gpu.Engine.Pipeline)
 }
 
+// TestAClockThatIsSetBackCountsOnBothPipelines: captures one after the other as one input.
+func TestAClockThatIsSetBackCountsOnBothPipelines(t *testing.T) {
+	h, first, second := emulated(t), writeCapture(t, 100), writeCapture(t, 90)
+	for _, pipeline := range []string{"cpu", "cuda"} {
+		s := &sink{}
+		b, err := h.Build(onGPUs(pipeline, first, second), s, (&lines{}).log)
+		require.NoError(t, err)
+		require.NoError(t, b.Pipeline.Run(context.Background()))
+		var snap telemetry.Snapshot
+		b.Pipeline.Snapshot(&snap)
+		require.Equal(t, map[string]uint64{"clock_back": 1}, snap.Engine.Errors, pipeline)
+		require.NoError(t, b.Close())
+	}
+}
+
 // findings is a sink that keeps alerts as well.
 type findings struct {
 	sink

@@ -29,6 +29,10 @@ var ErrConfig = errors.New("relay configuration")
 // DropFull is the reason for which frames are dropped when a queue is full.
 const DropFull = "rx_ring_full"
 
+// ClockBack is what counts the times that the packets' clock was set back by a minute or more: the
+// frames go on with the time that they have.
+const ClockBack = "clock_back"
+
 // Config of a Relay. Source and Queues are required.
 type Config struct {
 	Source source.Source
@@ -165,6 +169,12 @@ func (r *Relay) Stats() source.Stats {
 func (r *Relay) publishStats() {
 	s := r.cfg.Source.Stats()
 	s.Dropped, s.Repaired = maps.Clone(s.Dropped), maps.Clone(s.Repaired)
+	if r.clock.Backs > 0 {
+		if s.Repaired == nil {
+			s.Repaired = map[string]uint64{}
+		}
+		s.Repaired[ClockBack] = r.clock.Backs
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.source = s
