@@ -7,7 +7,7 @@ import (
 	"github.com/agp-net/telegraf-agp/cuda"
 )
 
-// ErrDevice: the GPU has failed under the kernel. What it had in its memory is lost, and only
+// ErrDevice says that the GPU has failed under the kernel. What it had in its memory is lost, and only
 // another process can use it again, if at all.
 var ErrDevice = errors.New("the GPU has failed")
 
