@@ -201,16 +201,17 @@ func New(cfg Config) (*Pipeline, error) {
 	p := &Pipeline{cfg: cfg, mem: arena{dev: cfg.Device}, swaps: make(chan swap), wake: make(chan struct{}, 1), scoring: newScoring()}
 	p.order = order{found: score.NewFindings(cfg.Sink, cfg.Interface, cfg.Detect), limit: maxPending}
 	p.models.Store(cfg.Models)
-	err := p.fits()
+	p.scoring.scorer.Use(cfg.Models)
+	p.scoring.set = cfg.Models
+	err := p.need(&p.params, cfg.Models)
+	if err == nil {
+		err = p.fits()
+	}
 	if err == nil {
 		err = p.allocate()
 	}
 	if err == nil {
-		if err = p.need(&p.params, cfg.Models); err == nil {
-			p.scoring.scorer.Use(cfg.Models)
-			p.scoring.set = cfg.Models
-			err = p.newHeads(&p.params)
-		}
+		err = p.newHeads(p.params.HeadPackets)
 	}
 	if err != nil {
 		return nil, errors.Join(Explain(err), p.Close())
@@ -260,11 +261,13 @@ func (p *Pipeline) allocate() error {
 		return err
 	}
 	d, k := p.cfg.Decap, p.cfg.Flow.Key
+	needs := p.params
 	p.params = abi.Params{
 		Control: control.Addr, Rings: rings, Count: uint32(p.cfg.Rings), Batch: uint32(p.cfg.Batch),
 		Decap: flags(d.VXLAN, d.GRE, d.Geneve, d.GTPU), Key: flags(k.VLAN, k.Tunnel),
 		IdleNs: p.cfg.Flow.IdleNs, ActiveNs: p.cfg.Flow.ActiveNs, LingerNs: p.cfg.Flow.LingerNs, Seed: flow.Seed(p.cfg.Key),
 		Sketches: p.cfg.Sketches, Shards: uint32(p.cfg.Shards), PerBlock: uint32(p.cfg.PerBlock),
+		Messages: needs.Messages, HeadPackets: needs.HeadPackets, TriggerCount: needs.TriggerCount, Triggers: needs.Triggers,
 	}
 	if p.cfg.Port != nil {
 		p.feeder, err = p.cfg.Port(queues)

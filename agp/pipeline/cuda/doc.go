@@ -7,7 +7,14 @@
 // may be called from any goroutine. Memory belongs to the Pipeline until Close; the kernel reads and
 // writes it from Launch until it has ended, on command (abi.Control) or by itself.
 //
-// Records are those of the reference, byte for byte, in no order. Not yet here: models and detectors.
+// Records are those of the reference, byte for byte, and so are the answers of models in them, the
+// alerts and the findings of detectors. The device keeps how flows begin (abi.Head), says when a
+// flow has come to a packet count at which models score it, when one begins and when a second has
+// passed; agp/pipeline/score does the rest in the goroutine that reads the record rings. With
+// detectors everything is put into the reference's order: it waits until all shards have passed a
+// second, so live findings come a second or two late, and of what waits there is a limit. Without
+// detectors nothing waits, and records and alerts come in no order. A full record ring loses
+// messages as it loses records: each kind is counted.
 //
 // The host looks at record rings and heartbeats every 0.5 to 15 ms, as the rings' size and what
 // comes allow. A warp whose heartbeat stands still for Config.Heartbeat is hung: Run says which, and

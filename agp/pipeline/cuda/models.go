@@ -207,22 +207,21 @@ func (p *Pipeline) need(params *abi.Params, set *model.Set) error {
 	return nil
 }
 
-// adopt has other models score from now on. relaunch says that the kernel does not run.
-// It returns false if that is needed.
+// adopt has other models score from now on. relaunch says that no kernel runs; false is returned
+// if that is needed.
 func (p *Pipeline) adopt(relaunch bool) (bool, error) {
 	set := p.models.Load()
 	params := p.params
 	if err := p.need(&params, set); err != nil {
-		p.mu.Lock()
-		p.scoring.refused++
-		p.mu.Unlock()
-		return true, nil
+		p.refuse()
+		return true, err
 	}
 	if params != p.params {
 		if !relaunch {
 			return false, nil
 		}
-		if err := p.newHeads(&params); err != nil {
+		if err := p.newHeads(params.HeadPackets); err != nil {
+			p.refuse()
 			return true, err
 		}
 	}
@@ -235,9 +234,15 @@ func (p *Pipeline) adopt(relaunch bool) (bool, error) {
 	return true, nil
 }
 
+func (p *Pipeline) refuse() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.scoring.refused++
+}
+
 // newHeads allocates memory for how flows begin, if it is needed and not yet there. No kernel runs.
-func (p *Pipeline) newHeads(params *abi.Params) error {
-	if params.HeadPackets == 0 || p.rings[0].shards[0].abi.Heads != 0 {
+func (p *Pipeline) newHeads(packets uint64) error {
+	if packets == 0 || p.rings[0].shards[0].abi.Heads != 0 {
 		return nil
 	}
 	for _, r := range p.rings {

@@ -276,3 +276,41 @@ func TestAPortsFlowsAreScoredAndItsFindingsAreThoseOfTheReference(t *testing.T) 
 		}
 	}
 }
+
+// TestWhatAFullRecordRingLosesIsCounted: messages by their kind, records by their packets.
+func TestWhatAFullRecordRingLosesIsCounted(t *testing.T) {
+	src, err := pcap.Open([]string{synthetic(t, "bench", traffic.Bench(8, 20000, 2000))}, pcap.Options{})
+	require.NoError(t, err)
+	defer src.Close()
+	p, err := cuda.New(cuda.Config{Patience: 2 * time.Minute, Device: simt.Device(t), Source: src, Sink: &slow{pause: 200 * time.Microsecond}, Rings: 1, Shards: 2, LogRecords: 12,
+		Flow: flow.Config{MaxFlows: 1 << 14, IdleNs: 1e9}, Models: shipped(t, "app", "class"), Detect: &detect.Config{}})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, p.Close()) }()
+	require.NoError(t, p.Run(context.Background()))
+	var s telemetry.Snapshot
+	p.Snapshot(&s)
+	require.Zero(t, s.Missing())
+	e := &s.Engine
+	require.NotZero(t, e.Drops["record_ring_full"])
+	require.NotZero(t, e.Errors["lost_scores"])
+	require.NotZero(t, e.Errors["lost_flow_starts"])
+	require.Equal(t, e.PacketsSeen, e.PacketsRecorded+e.Drops["record_ring_full"])
+}
+
+// TestMoreTriggersThanTheDeviceHas is said when the pipeline is made.
+func TestMoreTriggersThanTheDeviceHas(t *testing.T) {
+	var many []*model.Model
+	for i := range 3 {
+		m := *shipped(t, "class").Models()[0]
+		m.Field, m.Triggers = string(rune('a'+i)), nil
+		for n := range uint64(60) {
+			m.Triggers = append(m.Triggers, 1+60*uint64(i)+n)
+		}
+		many = append(many, &m)
+	}
+	set, err := model.NewSet(many...)
+	require.NoError(t, err)
+	_, err = cuda.New(cuda.Config{Device: simt.Device(t), Sink: &sequence{}, Rings: 1, LogRQ: 6, Models: set, Flow: flow.Config{MaxFlows: 1 << 10}})
+	require.ErrorIs(t, err, cuda.ErrConfig)
+	require.ErrorContains(t, err, "180 different triggers")
+}

@@ -14,6 +14,9 @@ import (
 // wait are acted on as they are, and counted.
 const maxPending = 1 << 16
 
+// maxFree is how many records and alerts are kept to be used again.
+const maxFree = 1 << 12
+
 type eventKind uint8
 
 const (
@@ -95,12 +98,16 @@ func (o *order) act(e *event) {
 		o.found.Detector.FlowStart(&e.start)
 	case eventEnd:
 		o.found.Record(e.record)
-		o.records = append(o.records, e.record)
+		if len(o.records) < maxFree {
+			o.records = append(o.records, e.record)
+		}
 	case eventAlert:
 		if e.alert.Kind != "" {
 			o.found.Alert(e.alert)
 		}
-		o.alerts = append(o.alerts, e.alert)
+		if len(o.alerts) < maxFree {
+			o.alerts = append(o.alerts, e.alert)
+		}
 	case eventTick:
 		o.found.Detector.Tick(e.ns)
 	}
