@@ -205,7 +205,7 @@ template <bool extras> struct table {
 		}
 		uint32_t l = warp::lane();
 		if (l == 0)
-			return words{{size, ring | kind << 16 | why << 24, place, parts | flags << 8 | more}};
+			return words{{size, ring | kind << 16 | why << 24, extras && p->messages ? place : 0, parts | flags << 8 | more}};
 		if (extras && l == 1)
 			return words{{(uint32_t)number, (uint32_t)(number >> 32), (uint32_t)ts, (uint32_t)(ts >> 32)}};
 		return words{{extras && l == 2 ? wire : 0, 0, 0, 0}};

@@ -5,6 +5,7 @@
 
 #include "main.cu"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -110,9 +111,10 @@ struct host_ring {
 			if (r->kind != AGP_SKIP) {
 				char line[2 * (sizeof(agp_record) + sizeof(agp_flow) + sizeof(agp_hist) + sizeof(agp_head)) + 1];
 				if (r->size > sizeof line / 2) fail("a record of more than it can have");
-				for (uint32_t i = 0; i < r->size; i++) {
-					line[2 * i] = "0123456789abcdef"[p[i] >> 4];
-					line[2 * i + 1] = "0123456789abcdef"[p[i] & 15];
+				for (uint32_t i = 0; i < r->size; i++) { // a flow's place depends on which packets came in one batch
+					uint8_t v = i / 4 == offsetof(agp_record, place) / 4 ? 0 : p[i];
+					line[2 * i] = "0123456789abcdef"[v >> 4];
+					line[2 * i + 1] = "0123456789abcdef"[v & 15];
 				}
 				line[2 * r->size] = '\n';
 				fwrite(line, 1, 2 * r->size + 1, stdout);
