@@ -27,7 +27,6 @@ struct item {
 		wire_len = p.wire_len;
 		l3_len = p.l3_len;
 		payload_len = p.payload_len;
-		payload_cap = p.payload_cap;
 		seq = p.seq;
 		ack = p.ack;
 		window = p.window;
@@ -43,7 +42,7 @@ struct item {
 		p.wire_len = wire_len;
 		p.l3_len = l3_len;
 		p.payload_len = payload_len;
-		p.payload_cap = payload_cap;
+		p.payload_cap = payload_cap; // as payload: only where the receive warp has extras
 		p.seq = seq;
 		p.ack = ack;
 		p.window = window;

@@ -17,7 +17,7 @@ template <bool extras> AGP_DEVICE void serve(const agp_params &params, char *mem
 	if (ring >= params.count)
 		return;
 	if (role == 0) {
-		receiver w;
+		receiver<extras> w;
 		w.init(&params, ring, (receiver_scratch *)room, &shards->in);
 		w.run();
 	} else {

@@ -33,7 +33,8 @@ struct alignas(16) receiver_scratch {
 };
 static_assert(sizeof(receiver_scratch) <= AGP_RECEIVER_SCRATCH, "the host allocates shared memory by this");
 
-struct receiver {
+// extras: state warps may look at payload, agp_params says whether.
+template <bool extras> struct receiver {
 	const agp_params *p;
 	const agp_ring *r;
 	agp_ring_state *st;
@@ -368,8 +369,10 @@ struct receiver {
 			i->key = k;
 			i->hash = hash;
 			i->number = r->flags & AGP_NUMBERED ? number : first;
-			if (p->head_packets)
+			if (extras) {
 				i->payload = slot + q.payload_off;
+				i->payload_cap = q.payload_cap;
+			}
 			i->parts = parts;
 			i->kind = item::packet;
 			i->from_b = q.pad;
@@ -382,7 +385,7 @@ struct receiver {
 	// shards look at payload, it is what was taken until the last time, unless it is to be all:
 	// they have hardly to be waited for then.
 	AGP_DEVICE_MEMBER void credit(bool whole) {
-		if (!p->head_packets) {
+		if (!extras || !p->head_packets) {
 			give(ci, wqes);
 			return;
 		}
@@ -508,7 +511,7 @@ struct receiver {
 		for (;;) {
 			uint32_t n = ready();
 			if (n == 0) {
-				if (owed || late) {
+				if (owed || (extras && late)) {
 					credit(true);
 					owed = 0;
 				}

@@ -95,3 +95,23 @@ func TestAPlaceThatHasAnotherFlowHasNoScores(t *testing.T) {
 	s.kept[r].start = 9
 	require.Zero(t, s.Scores(r, 9)[0].Answer)
 }
+
+// BenchmarkEvents: what a flow costs the host that begins and ends, with detectors.
+func BenchmarkEvents(b *testing.B) {
+	p, sink := ordering(maxPending)
+	h := &abi.Record{Kind: abi.RecordStart}
+	key, number := &abi.Key{Protocol: 6, IPVersion: 4, PortB: 443}, uint64(0)
+	b.ReportAllocs()
+	for b.Loop() {
+		number++
+		key.A[3], key.A[2], key.PortA, h.Number, h.TsNs = byte(number), byte(number>>8), uint16(number>>8), number, int64(number)*1000
+		p.started(p.rings[number%2], h, bytesOf(key))
+		p.end(int(number%2), number, false, number)
+		if number%4096 == 0 {
+			p.tick(0, number, h.TsNs)
+			p.tick(1, number, h.TsNs)
+			p.settle(false)
+			sink.ns = sink.ns[:0]
+		}
+	}
+}
