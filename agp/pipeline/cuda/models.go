@@ -212,35 +212,27 @@ func (p *Pipeline) need(params *abi.Params, set *model.Set) error {
 func (p *Pipeline) adopt(relaunch bool) (bool, error) {
 	set := p.models.Load()
 	params := p.params
-	if err := p.need(&params, set); err != nil {
-		p.refuse()
-		return true, err
-	}
-	if params != p.params {
-		if !relaunch {
-			return false, nil
-		}
-		if err := p.newHeads(params.HeadPackets); err != nil {
-			p.refuse()
-			return true, err
-		}
+	err := p.need(&params, set)
+	if err == nil && params != p.params && !relaunch {
+		return false, nil
 	}
 	p.collect()
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if err == nil {
+		err = p.newHeads(params.HeadPackets)
+	}
+	if err != nil {
+		p.scoring.refused++
+		return true, err
+	}
 	p.params = params
 	p.scoring.scorer.Use(set)
 	p.scoring.set = set
 	return true, nil
 }
 
-func (p *Pipeline) refuse() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.scoring.refused++
-}
-
-// newHeads allocates memory for how flows begin, if it is needed and not yet there. No kernel runs.
+// newHeads allocates memory for how flows begin, if it is needed and not yet there. No kernel runs. p.mu is held.
 func (p *Pipeline) newHeads(packets uint64) error {
 	if packets == 0 || p.rings[0].shards[0].abi.Heads != 0 {
 		return nil
