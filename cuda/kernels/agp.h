@@ -19,11 +19,11 @@ enum {
 	AGP_WAYS = 8,    // flows per bucket
 	AGP_VERDICTS = 64,
 	AGP_SYNDROMES = 64,
-	AGP_SHARDS = 8,  // state warps of a ring, at most
-	AGP_WARPS = 10,  // of a block, at most
+	AGP_SHARDS = 7,  // state warps of a ring, at most
+	AGP_WARPS = 8,   // of a block, at most: more would have too few registers each
 	// Shared memory: of a ring's receive warp, of each of its state warps, and of a block at most.
 	AGP_RECEIVER_SCRATCH = 8704,
-	AGP_SHARD_SCRATCH = 23040,
+	AGP_SHARD_SCRATCH = 23168,
 	AGP_BLOCK_SCRATCH = 232448,
 	AGP_TRIGGERS = 128,   // packet counts at which flows are scored, at most
 	AGP_HEAD_PAYLOAD = 48, // bytes of each direction
@@ -243,7 +243,7 @@ typedef struct {
 	uint64_t errors[AGP_SYNDROMES]; // error CQEs by syndrome
 	uint64_t clock_backs, bad_length;
 	uint64_t resets; // of the queue, that the device has seen
-	// One batch in 64 is timed: device clock cycles to read completions and payload, to parse, to
+	// One batch in 61 is timed: device clock cycles to read completions and payload, to parse, to
 	// count and hash, and until the packets are with the state warps.
 	uint64_t timed, timed_packets, cycles[AGP_STAGES];
 } agp_stats;
@@ -267,7 +267,7 @@ typedef struct {
 	uint64_t lost_records, lost_packets, lost_bytes; // for which the record ring had no room
 	uint64_t lost_matures, lost_starts, lost_ticks; // messages, likewise
 	uint64_t started, evicted, active, time_steps;
-	// One batch in 64 is timed: to find the flows, to add, to write back.
+	// One batch in 61 is timed: to find the flows, to add, to write back.
 	uint64_t timed, timed_packets, cycles[AGP_STAGES];
 } agp_shard_stats;
 

@@ -23,20 +23,33 @@ struct entry {
 	uint64_t number; // of the packet in the whole input, 0 if it has none
 };
 
-// ready reports whether the entry with the free-running index i belongs to the software. What
-// the port wrote before it can be read then.
-AGP_DEVICE bool ready(uint64_t cq, uint32_t log_cq, uint64_t i) {
-	uint64_t mask = ((uint64_t)1 << log_cq) - 1;
-	uint32_t op_own = sys::take8(cq + (i & mask) * 64 + 63);
-	return op_own >> 4 != invalid && (op_own & 1) == (uint32_t)(i >> log_cq & 1);
+// owner_at is where the byte with the owner of the entry with the free-running index i is.
+AGP_DEVICE uint64_t owner_at(const agp_ring &r, uint64_t i) { return r.cq + (i & (((uint64_t)1 << r.log_cq) - 1)) * 64 + 63; }
+
+// owned reports whether that byte gives the entry to the software. After an acquire, what the port
+// wrote before it can be read.
+AGP_DEVICE bool owned(const agp_ring &r, uint64_t i, uint32_t op_own) { return op_own >> 4 != invalid && (op_own & 1) == (uint32_t)(i >> r.log_cq & 1); }
+
+// raw is an entry as it was loaded, so that its decoding need not wait for the loads at once.
+struct raw {
+	words high, low, rest; // rest: what only the relay or only a port writes
+};
+
+// fetch loads an entry that is ready. The half with the owner is read first.
+AGP_DEVICE raw fetch(const agp_ring &r, uint64_t i) {
+	uint64_t at = r.cq + (i & (((uint64_t)1 << r.log_cq) - 1)) * 64;
+	raw w;
+	w.high = take16(at + 48);
+	w.low = take16(at + 32);
+	w.rest = take16(r.flags & AGP_RELAY ? at : at + 16);
+	return w;
 }
 
 AGP_DEVICE uint64_t numbered(const words &first) { return (uint64_t)swap32(first.w[2]) << 32 | swap32(first.w[3]); }
 
-// read decodes an entry that is ready. The half with the owner is read first.
-AGP_DEVICE entry read(const agp_ring &r, uint64_t i) {
-	uint64_t at = r.cq + (i & (((uint64_t)1 << r.log_cq) - 1)) * 64;
-	words high = take16(at + 48), low = take16(at + 32);
+// decode reads an entry.
+AGP_DEVICE entry decode(const agp_ring &r, const raw &w) {
+	const words &high = w.high, &low = w.low;
 	uint32_t op_own = high.w[3] >> 24, op = op_own >> 4;
 	entry e = {};
 	e.wqe = swap32(high.w[3]) >> 16;
@@ -68,7 +81,7 @@ AGP_DEVICE entry read(const agp_ring &r, uint64_t i) {
 	if (op == no_packet) {
 		e.kind = time;
 		if (r.flags & AGP_NUMBERED)
-			e.number = numbered(take16(at));
+			e.number = numbered(w.rest);
 		return e;
 	}
 	if (op < send || op > send_inv) {
@@ -77,16 +90,14 @@ AGP_DEVICE entry read(const agp_ring &r, uint64_t i) {
 	}
 	e.kind = packet;
 	if (r.flags & AGP_RELAY) {
-		words first = take16(at);
-		e.link = swap32(first.w[0]) & 0xffff;
-		e.side = first.w[1] & 0xff;
-		e.segment_size = swap32(first.w[1]) & 0xffff;
+		e.link = swap32(w.rest.w[0]) & 0xffff;
+		e.side = w.rest.w[1] & 0xff;
+		e.segment_size = swap32(w.rest.w[1]) & 0xffff;
 		e.wire_len = swap32(low.w[1]);
-		e.number = numbered(first);
+		e.number = numbered(w.rest);
 	} else {
-		words mid = take16(at + 16);
-		if (mid.w[3] >> 8 & 1)
-			e.tci = (int32_t)(swap32(mid.w[3]) & 0xffff);
+		if (w.rest.w[3] >> 8 & 1)
+			e.tci = (int32_t)(swap32(w.rest.w[3]) & 0xffff);
 	}
 	return e;
 }

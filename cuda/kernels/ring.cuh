@@ -10,15 +10,11 @@
 #include "parse.cuh"
 #include "stats.cuh"
 
-// window is how much of a frame is brought close before it is parsed; a row of it has an odd
-// number of words, so that lanes do not meet in one bank.
-const uint32_t WINDOW = 96, ROW = WINDOW / 4 + 1;
-
-// row_of_info keeps lanes apart in the same way: an odd number of 16 bytes.
-struct row_of_info {
-	agp_packet p;
-	uint32_t pad[4];
-};
+// window is how much of a frame is brought close before it is parsed. Rows of it are an odd number
+// of 16 bytes, so that lanes that copy do not meet in one bank.
+const uint32_t WINDOW = 96, ROW = WINDOW / 4 + 4;
+// LOOKS is how many batches the warp looks ahead for: one acquire serves all that it finds.
+enum { LOOKS = 8 };
 
 const int64_t clock_back_ns = 60000000000;
 
@@ -27,9 +23,9 @@ const int64_t idle_slack_ns = 1000000000;
 
 // receiver_scratch is what the warp needs in shared memory.
 struct alignas(16) receiver_scratch {
-	row_of_info info[AGP_LANES];
+	uint32_t head[2][AGP_LANES][ROW]; // of this batch and of the next one
+	agp_ring ring;                    // far memory would be asked again after every acquire
 	agp_stats stats;
-	uint32_t head[AGP_LANES][ROW];
 };
 static_assert(sizeof(receiver_scratch) <= AGP_RECEIVER_SCRATCH, "the host allocates shared memory by this");
 
@@ -46,19 +42,28 @@ template <bool extras> struct receiver {
 	uint64_t done_ci, done_wqes; // may be given back once
 	uint32_t done;               // lane i: shard i has taken so many items
 	bool late;                   // they were not yet given back
+	uint64_t known; // completions up to it are ready
 	int64_t clock_ns, step;
+	// Counted since the last report, for this lane.
+	uint64_t bytes;
+	uint32_t frames, packets, bad_length;
+	// The batch that comes next, whose frames are on their way to head[half].
+	cqe::entry next;
+	uint32_t next_n, half, turns;
 	stats::stopwatch watch;
 
 	AGP_DEVICE_MEMBER void init(const agp_params *params, uint32_t number, receiver_scratch *memory, fifo *first) {
 		p = params;
-		r = (const agp_ring *)params->rings + number;
-		st = (agp_ring_state *)r->state;
 		x = memory;
+		stats::fetch(&x->ring, (const agp_ring *)params->rings + number);
+		r = &x->ring;
+		st = (agp_ring_state *)r->state;
 		to = first;
 		head = tail = done = 0;
 		late = false;
-		stats::resume(&x->stats, &st->stats);
-		ci = st->ci;
+		stats::fetch(&x->stats, &st->stats);
+		ci = known = st->ci;
+		bytes = frames = packets = bad_length = next_n = half = turns = 0;
 		wqes = st->wqes;
 		seq = st->seq;
 		done_ci = ci;
@@ -106,7 +111,17 @@ template <bool extras> struct receiver {
 	// report gives the host the counters and keeps the state for the next launch.
 	AGP_DEVICE_MEMBER void report(uint32_t status) {
 		agp_stats *s = &x->stats;
+		uint32_t f = warp::add(warp::all, frames), g = warp::add(warp::all, packets), b = warp::add(warp::all, bad_length);
+		uint64_t sum = bytes;
+		for (uint32_t by = AGP_LANES / 2; by; by /= 2)
+			sum += warp::shfl(warp::all, sum, warp::lane() ^ by);
+		bytes = frames = packets = bad_length = 0;
 		if (warp::lane() == 0) {
+			s->cqes = ci;
+			s->frames += f;
+			s->bytes += sum;
+			s->drops[0] += g;
+			s->bad_length += b;
 			st->ci = ci;
 			st->wqes = wqes;
 			st->seq = seq;
@@ -120,24 +135,88 @@ template <bool extras> struct receiver {
 		stats::give(r->stats, &st->stats, s);
 	}
 
-	// ready returns how many entries may be taken.
-	AGP_DEVICE_MEMBER uint32_t ready() const {
-		bool mine = warp::lane() < p->batch && cqe::ready(r->cq, r->log_cq, ci + warp::lane());
-		int gap = ffs(~warp::ballot(warp::all, mine));
-		return gap < 0 ? 32 : (uint32_t)gap;
+	// look begins to look for entries behind those that are known: each lane for some that follow each
+	// other. found waits for what it saw.
+	struct looks {
+		uint32_t own[LOOKS];
+	};
+	AGP_DEVICE_MEMBER looks look() const {
+		looks w;
+		AGP_UNROLL
+		for (uint32_t k = 0; k < LOOKS; k++)
+			w.own[k] = sys::load8(cqe::owner_at(*r, known + warp::lane() * LOOKS + k));
+		return w;
+	}
+	AGP_DEVICE_MEMBER void found(const looks &w) {
+		uint64_t first = known + warp::lane() * LOOKS;
+		uint32_t mine = 0;
+		AGP_UNROLL
+		for (uint32_t k = 0; k < LOOKS; k++)
+			mine += mine == k && cqe::owned(*r, first + k, w.own[k]) ? 1 : 0;
+		int gap = ffs(warp::ballot(warp::all, mine < LOOKS)), last = gap < 0 ? AGP_LANES - 1 : gap;
+		uint32_t n = (uint32_t)last * LOOKS + warp::shfl(warp::all, mine, (uint32_t)last);
+		if (n == 0)
+			return;
+		// Entries are written in order, so that who acquires one has all before it.
+		if ((int)warp::lane() <= last && mine)
+			sys::take8(cqe::owner_at(*r, first + mine - 1));
+		warp::sync(warp::all);
+		known += n;
 	}
 
-	// batch takes n entries. It returns what has become of the ring.
-	AGP_DEVICE_MEMBER uint32_t batch(uint32_t n) {
-		uint32_t l = warp::lane(), status = AGP_RUNNING;
-		watch.start((ci >> 5 & 63) == 0, x->stats.cycles);
-		cqe::entry e = {};
-		e.kind = cqe::unknown;
-		if (l < n)
-			e = cqe::read(*r, ci + l);
-		bool takes = l < n && (e.kind == cqe::packet || e.kind == cqe::fault);
-		uint32_t takers = warp::ballot(warp::all, takes), below = (1u << l) - 1;
-		bool wrong = takes && e.wqe != (uint32_t)((wqes + (uint32_t)popc(takers & below)) & 0xffff);
+	// ready returns how many entries may be taken.
+	AGP_DEVICE_MEMBER uint32_t ready() {
+		if (known == ci)
+			found(look());
+		uint64_t n = known - ci;
+		return n < p->batch ? (uint32_t)n : p->batch;
+	}
+
+	// takes says whether an entry stands for a receive WQE.
+	AGP_DEVICE_MEMBER static bool takes(const cqe::entry &e) { return e.kind == cqe::packet || e.kind == cqe::fault; }
+
+	// bring begins to bring the heads of frames close, whose entries are in e and whose receive WQEs
+	// begin with the one of index first.
+	AGP_DEVICE_MEMBER void bring(const cqe::entry &e, uint32_t n, uint64_t first, uint32_t to) {
+		uint32_t l = warp::lane();
+		uint32_t takers = warp::ballot(warp::all, l < n && takes(e));
+		if (l < n && e.kind == cqe::packet) {
+			uint64_t from = slot(first + (uint32_t)popc(takers & ((1u << l) - 1)));
+			uint32_t *row = x->head[to][l], len = captured(e);
+			AGP_UNROLL
+			for (uint32_t i = 0; i < WINDOW; i += 16)
+				if (i < len)
+					copies::fetch(row + i / 4, from + i);
+		}
+	}
+	AGP_DEVICE_MEMBER uint64_t slot(uint64_t index) const { return r->payload + (index & (((uint64_t)1 << r->log_rq) - 1)) * r->pitch; }
+	AGP_DEVICE_MEMBER uint32_t captured(const cqe::entry &e) const { return e.byte_cnt < r->pitch ? e.byte_cnt : r->pitch; }
+
+	// batch takes the n entries that come next, or as many as were brought. It says in n how many,
+	// and returns what has become of the ring.
+	AGP_DEVICE_MEMBER uint32_t batch(uint32_t *count) {
+		uint32_t l = warp::lane(), status = AGP_RUNNING, n = *count;
+		watch.start(++turns % 61 == 0, x->stats.cycles);
+		cqe::entry e = next;
+		if (next_n == 0) {
+			e = cqe::entry{};
+			e.kind = cqe::unknown;
+			if (l < n)
+				e = cqe::decode(*r, cqe::fetch(*r, ci + l));
+			bring(e, n, wqes, half);
+		} else {
+			n = *count = next_n;
+		}
+		uint32_t mine = half, ahead = known - ci - n < p->batch ? (uint32_t)(known - ci - n) : p->batch;
+		half ^= 1;
+		next_n = 0;
+		cqe::raw later = cqe::fetch(*r, ci + (l < ahead ? n + l : 0)); // of all lanes, so that none waits for it here
+		bool few = known - ci - n <= p->batch;
+		looks more = {};
+		if (few)
+			more = look();
+		uint32_t takers = warp::ballot(warp::all, l < n && takes(e)), below = (1u << l) - 1;
+		bool wrong = l < n && takes(e) && e.wqe != (uint32_t)((wqes + (uint32_t)popc(takers & below)) & 0xffff);
 		bool fatal = e.kind == cqe::fault && (e.syndrome == 2 || e.syndrome == 4 || e.syndrome == 5);
 		// What cannot be gone on with ends the batch: before it, or with it if it was taken.
 		uint32_t stop = warp::ballot(warp::all, l < n && (wrong || fatal || e.kind == cqe::compressed));
@@ -152,31 +231,18 @@ template <bool extras> struct receiver {
 				status = AGP_RESET;
 				after = 1;
 			}
-			n = at + after;
+			n = *count = at + after;
 		}
+		uint64_t index = wqes + (uint32_t)popc(takers & below);
+		wqes += (uint32_t)popc(takers & (n < 32 ? (1u << n) - 1 : warp::all));
 		faults(e, n);
-		agp_packet *q = &x->info[l].p;
-		uint8_t verdict = 0xff;
-		view f = {};
-		uint64_t slot = 0;
-		if (l < n && e.kind == cqe::packet) {
-			uint64_t index = wqes + (uint32_t)popc(takers & below);
-			slot = r->payload + (index & (((uint64_t)1 << r->log_rq) - 1)) * r->pitch;
-			uint32_t len = e.byte_cnt < r->pitch ? e.byte_cnt : r->pitch;
-			uint32_t *row = x->head[l];
-			AGP_UNROLL
-			for (uint32_t i = 0; i < WINDOW / 16; i++)
-				if (i * 16 < len) {
-					words w = take16(slot + i * 16);
-					row[4 * i] = w.w[0];
-					row[4 * i + 1] = w.w[1];
-					row[4 * i + 2] = w.w[2];
-					row[4 * i + 3] = w.w[3];
-				}
-			f = view{(const uint8_t *)row, len < WINDOW ? len : WINDOW, slot, len};
-		}
+		copies::arrived();
 		watch.lap(0);
+		agp_packet packet = {}, *q = &packet;
+		uint8_t verdict = 0xff;
 		if (l < n && e.kind == cqe::packet) {
+			uint32_t len = captured(e);
+			view f = {(const uint8_t *)x->head[mine][l], len < WINDOW ? len : WINDOW, slot(index), len};
 			q->ts_ns = (int64_t)e.time;
 			verdict = parse(e.link, f, e.wire_len, p->decap, q);
 			q->segment_size = (uint16_t)e.segment_size;
@@ -187,12 +253,22 @@ template <bool extras> struct receiver {
 					q->vlan = (uint16_t)(e.tci & 0xfff);
 			}
 		}
-		warp::sync(warp::all);
 		uint32_t good = warp::ballot(warp::all, verdict == 0);
 		for (uint32_t left = warp::ballot(warp::all, verdict == 0 && (q->flags & AGP_FRAGMENT)); left; left &= left - 1) {
-			if ((uint32_t)ffs(left) == l)
-				resolve((agp_fragment *)r->fragments, r->log_fragments, q);
+			if ((uint32_t)ffs(left) == l) {
+				agp_packet whole = *q; // so that q stays in registers
+				resolve((agp_fragment *)r->fragments, r->log_fragments, &whole);
+				*q = whole;
+			}
 			warp::sync(warp::all);
+		}
+		if (ahead && status == AGP_RUNNING) {
+			next = cqe::entry{};
+			next.kind = cqe::unknown;
+			if (l < ahead)
+				next = cqe::decode(*r, later);
+			bring(next, ahead, wqes, half);
+			next_n = ahead;
 		}
 		watch.lap(1);
 		agp_key k = {};
@@ -203,8 +279,7 @@ template <bool extras> struct receiver {
 			hash = key::hash(k, p->seed);
 			parts = flow::segments(*q);
 		}
-		warp::sync(warp::all);
-		tally(n, e, verdict, parts);
+		tally(n, e, verdict, *q, parts);
 		watch.lap(2);
 		// Packets between two ticks are added together.
 		uint32_t times = warp::ballot(warp::all, l < n && e.kind == cqe::time);
@@ -214,17 +289,18 @@ template <bool extras> struct receiver {
 			uint32_t to = edge(from, n, good, times, e, q, &tick, &ticks);
 			uint32_t part = (to < 32 ? (1u << to) - 1 : warp::all) & ~((1u << from) - 1) & good;
 			if (part)
-				add(part, k, hash, parts, e.number, slot);
+				add(part, *q, k, hash, parts, e.number, slot(index));
 			if (ticks)
 				tell(item::tick, tick, warp::shfl(warp::all, e.number, to & 31));
 			from = to;
 			if (from < n && (times >> from & 1))
 				from++; // the tick's own entry
 		}
+		if (few)
+			found(more);
 		watch.lap(3);
 		watch.stop(&x->stats, n);
 		ci += n;
-		wqes += (uint32_t)popc(takers & (n < 32 ? (1u << n) - 1 : warp::all));
 		return status;
 	}
 
@@ -239,35 +315,22 @@ template <bool extras> struct receiver {
 			warp::sync(warp::all);
 		}
 		uint32_t odd = (uint32_t)popc(warp::ballot(warp::all, warp::lane() < n && e.kind == cqe::unknown));
-		if (warp::lane() == 0) {
-			s->cqes += n;
-			if (odd)
-				s->errors[0] += odd;
-		}
+		if (odd && warp::lane() == 0)
+			s->errors[0] += odd;
 	}
 
 	// tally counts the frames of a batch.
-	AGP_DEVICE_MEMBER void tally(uint32_t n, const cqe::entry &e, uint8_t verdict, uint32_t parts) {
-		agp_stats *s = &x->stats;
-		bool frame = warp::lane() < n && e.kind == cqe::packet;
-		uint32_t frames = warp::ballot(warp::all, frame), good = warp::ballot(warp::all, verdict == 0);
-		for (uint32_t left = frames & ~good; left; left &= left - 1) {
+	AGP_DEVICE_MEMBER void tally(uint32_t n, const cqe::entry &e, uint8_t verdict, const agp_packet &q, uint32_t parts) {
+		bool frame = warp::lane() < n && e.kind == cqe::packet, good = verdict == 0;
+		for (uint32_t left = warp::ballot(warp::all, frame && !good); left; left &= left - 1) {
 			if ((uint32_t)ffs(left) == warp::lane())
-				s->drops[verdict % AGP_VERDICTS]++;
+				x->stats.drops[verdict % AGP_VERDICTS]++;
 			warp::sync(warp::all);
 		}
-		uint32_t more = warp::ballot(warp::all, parts > 1), packets = (uint32_t)popc(good);
-		if (more)
-			packets = warp::add(warp::all, parts);
-		uint32_t clamped = (uint32_t)popc(warp::ballot(warp::all, verdict == 0 && (x->info[warp::lane()].p.flags & AGP_BAD_LENGTH)));
-		// Wire lengths are below 2^27 in all but crafted CQEs; two sums keep even those exact.
-		uint32_t low = warp::add(warp::all, frame ? e.wire_len & 0xffffff : 0), high = warp::add(warp::all, frame ? e.wire_len >> 24 : 0);
-		if (warp::lane() == 0) {
-			s->frames += (uint32_t)popc(frames & ~good) + packets;
-			s->drops[0] += packets;
-			s->bytes += low + ((uint64_t)high << 24);
-			s->bad_length += clamped;
-		}
+		frames += good ? parts : frame ? 1 : 0;
+		packets += good ? parts : 0;
+		bytes += frame ? e.wire_len : 0;
+		bad_length += good && (q.flags & AGP_BAD_LENGTH) ? 1 : 0;
 	}
 
 	// edge returns where the packets from a place on end that no tick parts, moves the clock, and
@@ -292,7 +355,7 @@ template <bool extras> struct receiver {
 		// Nearly always the second goes on and no packet is far behind.
 		bool calm = ts >= step * second_ns && ts < (step + 1) * second_ns;
 		if (!warp::ballot(warp::all, mine && !calm)) {
-			int64_t newest = latest(from, n, good, q);
+			int64_t newest = step * second_ns + warp::max(warp::all, mine ? (uint32_t)(ts - step * second_ns) : 0);
 			if (newest > clock_ns)
 				clock_ns = newest;
 			return n;
@@ -338,7 +401,7 @@ template <bool extras> struct receiver {
 	}
 
 	// add hands the packets of the lanes in part to the shards.
-	AGP_DEVICE_MEMBER void add(uint32_t part, const agp_key &k, uint64_t hash, uint32_t parts, uint64_t number, uint64_t slot) {
+	AGP_DEVICE_MEMBER void add(uint32_t part, const agp_packet &q, const agp_key &k, uint64_t hash, uint32_t parts, uint64_t number, uint64_t slot) {
 		uint32_t l = warp::lane(), below = (1u << l) - 1;
 		bool mine = part >> l & 1;
 		uint32_t many = warp::ballot(warp::all, mine && parts > 1);
@@ -363,7 +426,6 @@ template <bool extras> struct receiver {
 		room(want);
 		uint32_t at = warp::shfl(warp::all, head, in) + before;
 		if (mine) {
-			const agp_packet &q = x->info[l].p;
 			item *i = shard(in)->at(at);
 			i->set(q);
 			i->key = k;
@@ -416,7 +478,8 @@ template <bool extras> struct receiver {
 		if (warp::lane() == 0) {
 			sys::release();
 			sys::store32(r->cq_db, swap32((uint32_t)(cqes & 0xffffff)));
-			sys::release();
+			if (r->log_cq == r->log_rq) // else there is always room for all completions
+				sys::release();
 			sys::store32(r->rq_db, swap32((uint32_t)((slots + ((uint64_t)1 << r->log_rq)) & 0xffff)));
 		}
 		warp::sync(warp::all);
@@ -437,7 +500,7 @@ template <bool extras> struct receiver {
 		for (uint32_t n = ready(); n; n = ready()) {
 			cqe::entry e = {};
 			if (warp::lane() < n)
-				e = cqe::read(*r, ci + warp::lane());
+				e = cqe::decode(*r, cqe::fetch(*r, ci + warp::lane()));
 			faults(e, n);
 			ci += n;
 			if (warp::lane() == 0) {
@@ -504,9 +567,9 @@ template <bool extras> struct receiver {
 
 	AGP_DEVICE_MEMBER void run() {
 		uint32_t quiet = 0, busy = 0, owed = 0, status = AGP_RUNNING;
-		uint32_t credit_every = 1u << r->log_rq >> 3; // fences cost more than a batch
-		if (credit_every > 256)
-			credit_every = 256;
+		uint32_t credit_every = 1u << r->log_rq >> 2; // fences are dear
+		if (credit_every > 1024)
+			credit_every = 1024;
 		report(AGP_RUNNING);
 		for (;;) {
 			uint32_t n = ready();
@@ -534,7 +597,7 @@ template <bool extras> struct receiver {
 				continue;
 			}
 			quiet = 0;
-			status = batch(n);
+			status = batch(&n);
 			owed += n;
 			if (owed >= credit_every || status != AGP_RUNNING) {
 				credit(status != AGP_RUNNING);
@@ -551,9 +614,9 @@ template <bool extras> struct receiver {
 				stop(AGP_STOPPED);
 				return;
 			}
-			if (++busy % 256 == 0)
+			if (++busy % 1024 == 0)
 				report(AGP_RUNNING);
-			if (busy % 32 == 0 && command() == AGP_STOP) { // the host's memory is far
+			if (busy % 128 == 0 && command() == AGP_STOP) { // the host's memory is far
 				stop(AGP_STOPPED);
 				return;
 			}

@@ -13,6 +13,7 @@ struct alignas(16) shard_scratch {
 	fifo in;
 	uint32_t pad[2];
 	staged flows[AGP_LANES];
+	agp_shard own; // far memory would be asked again after every acquire
 	agp_shard_stats stats;
 };
 static_assert(sizeof(shard_scratch) <= AGP_SHARD_SCRATCH, "the host allocates shared memory by this");
@@ -23,15 +24,18 @@ template <bool extras> struct shard {
 	agp_shard_state *st;
 	shard_scratch *x;
 	table<extras> flows;
+	uint32_t turns;
 	stats::stopwatch watch;
 
 	AGP_DEVICE_MEMBER void init(const agp_params *params, uint32_t ring, uint32_t number, shard_scratch *memory) {
 		p = params;
-		const agp_ring *in = (const agp_ring *)params->rings + ring;
-		r = (const agp_shard *)in->shards + number;
-		st = (agp_shard_state *)r->state;
 		x = memory;
-		stats::resume(&x->stats, &st->stats);
+		const agp_ring *in = (const agp_ring *)params->rings + ring;
+		stats::fetch(&x->own, (const agp_shard *)in->shards + number);
+		r = &x->own;
+		st = (agp_shard_state *)r->state;
+		turns = 0;
+		stats::fetch(&x->stats, &st->stats);
 		flows.init(params, in, ring, r, x->flows, &x->stats);
 	}
 
@@ -53,7 +57,7 @@ template <bool extras> struct shard {
 		const item *mine = x->in.at(first + l);
 		uint32_t kind = l < n ? mine->kind : item::packet;
 		flows.full = false;
-		watch.start((first >> 5 & 63) == 0, x->stats.cycles);
+		watch.start(++turns % 61 == 0, x->stats.cycles);
 		// Packets between two ticks are added together.
 		for (uint32_t from = 0; from < n;) {
 			uint32_t others = warp::ballot(warp::all, l >= from && kind != item::packet);

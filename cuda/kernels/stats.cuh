@@ -32,10 +32,11 @@ template <class T> AGP_DEVICE void give(uint64_t to, T *keep, T *s) {
 	warp::sync(warp::all);
 }
 
-// resume brings what was kept of the last launch to shared memory.
-template <class T> AGP_DEVICE void resume(T *s, const T *kept) {
-	for (uint32_t i = warp::lane() * 8; i < sizeof *s; i += AGP_LANES * 8)
-		*(uint64_t *)((char *)s + i) = *(const uint64_t *)((const char *)kept + i);
+// fetch brings a struct of whole words close, to shared memory. All lanes call it.
+template <class T> AGP_DEVICE void fetch(T *to, const T *from) {
+	static_assert(sizeof(T) % 8 == 0, "whole words");
+	for (uint32_t i = warp::lane() * 8; i < sizeof *to; i += AGP_LANES * 8)
+		*(uint64_t *)((char *)to + i) = *(const uint64_t *)((const char *)from + i);
 	warp::sync(warp::all);
 }
 

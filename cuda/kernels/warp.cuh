@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-enum { WARPS_PER_BLOCK = 10 }; // at most
+enum { WARPS_PER_BLOCK = 8 }; // at most
 
 // QUIET is after how many polls without work a warp gives the host a sign of life: some milliseconds
 // on a GPU. On the host, where a poll takes as long as a thread waits for its turn, it is much less.
@@ -153,7 +153,12 @@ AGP_DEVICE void load(void *shared, const void *global, const uint32_t n, bool on
 			asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(to + i), "l"((const char *)global + i) : "memory");
 	}
 }
-// arrived waits for what load has begun.
+// fetch begins to copy 16 bytes that another device has written: not by way of L1. It is no
+// collective.
+AGP_DEVICE void fetch(void *shared, uint64_t global) {
+	asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(global) : "memory");
+}
+// arrived waits for what load and fetch have begun.
 AGP_DEVICE void arrived() {
 	asm volatile("cp.async.wait_all;" ::: "memory");
 	warp::sync(warp::all);

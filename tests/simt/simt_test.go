@@ -317,7 +317,7 @@ func TestBadLaunches(t *testing.T) {
 		{"spin", 1, 1, 7, ErrParams},
 		{"spin", 0, 1, 8, ErrGrid},
 		{"spin", 1, -1, 8, ErrGrid},
-		{"spin", 1, 11, 8, ErrGrid}, // a block has at most 10
+		{"spin", 1, 9, 8, ErrGrid}, // a block has at most 8
 		{"spin", 1 << 20, 1, 8, ErrGrid},
 	} {
 		_, err := l.Launch(c.kernel, c.blocks, c.warps, 0, params[:c.size])

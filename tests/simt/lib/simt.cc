@@ -31,6 +31,7 @@ static const size_t STACK = 4 * PAGE;
 static const uint32_t ARRAYS = 64;           // shared arrays of a block
 static const size_t SHARED = 232448;         // bytes of them, a Hopper block's
 static const uint32_t NAP = 50000, NAP_EACH = 25000, LONG_NAP = 1000000; // ns
+static const uint32_t POLLED = 16;           // looks that a lane remembers
 static const uint32_t BUSY = 1024;           // switches between two naps of a warp that has work
 
 struct context {
@@ -57,7 +58,8 @@ struct lane {
 	void *fiber, *before, *after; // itself; what its acquire fences wait for; what its release fences cover
 	char fence[2];
 	bool released;
-	uint64_t polled; // the 16 bytes that it has looked at last
+	uint64_t polled[POLLED]; // the 16 bytes that it has looked at last, in turn
+	uint32_t polls;
 #endif
 };
 
@@ -581,7 +583,7 @@ static void become(void *fiber) { __tsan_switch_to_fiber(fiber, __tsan_switch_to
 
 void loaded(uint64_t p) {
 	lane &l = self().lanes[self().place.lane];
-	l.polled = p & ~15ull;
+	l.polled[l.polls++ % POLLED] = p & ~15ull;
 	if (!l.before) l.before = __tsan_create_fiber(0);
 	become(l.before);
 	__tsan_acquire((void *)p);
@@ -612,7 +614,11 @@ void unseen(void *to, const void *from, int words) {
 	for (int i = 0; i < words; i++) __atomic_store_n((uint32_t *)to + i, __atomic_load_n((const uint32_t *)from + i, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
 }
 
-bool polled(uint64_t p) { return self().lanes[self().place.lane].polled == p; }
+bool polled(uint64_t p) {
+	for (uint64_t at : self().lanes[self().place.lane].polled)
+		if (at == p) return true;
+	return false;
+}
 
 void storing(uint64_t p) {
 	lane &l = self().lanes[self().place.lane];

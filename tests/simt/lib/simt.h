@@ -210,6 +210,10 @@ AGP_DEVICE void load(void *shared, const void *global, uint32_t n, bool on, SIMT
 	if (__builtin_expect(((uint64_t)shared | (uint64_t)global | n) % 16 != 0, 0)) simt::misaligned((uint64_t)shared | (uint64_t)global | n, 16, file, line);
 	for (uint32_t i = 0; on && i < n; i += 16) simt::later((char *)shared + i, (const char *)global + i);
 }
+AGP_DEVICE void fetch(void *shared, uint64_t global, SIMT_AT) {
+	if (__builtin_expect(((uint64_t)shared | global) % 16 != 0, 0)) simt::misaligned((uint64_t)shared | global, 16, file, line);
+	simt::later(shared, (const void *)global);
+}
 AGP_DEVICE void arrived(SIMT_AT) {
 	void *to;
 	const void *from;

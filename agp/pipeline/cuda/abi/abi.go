@@ -18,10 +18,10 @@ const (
 	Ways            = 8
 	Verdicts        = 64
 	Syndromes       = 64
-	Shards          = 8
-	Warps           = 10
+	Shards          = 7
+	Warps           = 8
 	ReceiverScratch = 8704
-	ShardScratch    = 23040
+	ShardScratch    = 23168
 	BlockScratch    = 232448
 	Stages          = 4
 	Triggers        = 128
