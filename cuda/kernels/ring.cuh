@@ -13,7 +13,7 @@
 // window is how much of a frame is brought close before it is parsed. Rows of it are an odd number
 // of 16 bytes, so that lanes that copy do not meet in one bank.
 const uint32_t WINDOW = 96, ROW = WINDOW / 4 + 4;
-// LOOKS is how many batches the warp looks ahead for: one acquire serves all that it finds.
+// LOOKS is how many batches the warp looks ahead for: one fence serves all that it finds.
 enum { LOOKS = 8 };
 
 const int64_t clock_back_ns = 60000000000;
@@ -157,9 +157,7 @@ template <bool extras> struct receiver {
 		uint32_t n = (uint32_t)last * LOOKS + warp::shfl(warp::all, mine, (uint32_t)last);
 		if (n == 0)
 			return;
-		// Entries are written in order, so that who acquires one has all before it.
-		if ((int)warp::lane() <= last && mine)
-			sys::take8(cqe::owner_at(*r, first + mine - 1));
+		sys::acquire(); // for what all lanes saw: each may read what another one looked for
 		warp::sync(warp::all);
 		known += n;
 	}

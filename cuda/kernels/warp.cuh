@@ -90,12 +90,6 @@ AGP_DEVICE uint64_t load64(uint64_t p) {
 	asm volatile("ld.relaxed.sys.global.L1::no_allocate.u64 %0, [%1];" : "=l"(v) : "l"(p));
 	return v;
 }
-// take8 is load8 with what was written before it: an acquire for this lane.
-AGP_DEVICE uint8_t take8(uint64_t p) {
-	uint32_t v;
-	asm volatile("ld.acquire.sys.global.u8 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
-	return (uint8_t)v;
-}
 AGP_DEVICE void store32(uint64_t p, uint32_t v) { asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
 AGP_DEVICE void store64(uint64_t p, uint64_t v) { asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory"); }
 AGP_DEVICE void acquire() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }

@@ -31,7 +31,7 @@ static const size_t STACK = 4 * PAGE;
 static const uint32_t ARRAYS = 64;           // shared arrays of a block
 static const size_t SHARED = 232448;         // bytes of them, a Hopper block's
 static const uint32_t NAP = 50000, NAP_EACH = 25000, LONG_NAP = 1000000; // ns
-static const uint32_t POLLED = 16;           // looks that a lane remembers
+static const uint32_t POLLED = 64;           // looks that a lane remembers
 static const uint32_t BUSY = 1024;           // switches between two naps of a warp that has work
 
 struct context {
@@ -615,8 +615,9 @@ void unseen(void *to, const void *from, int words) {
 }
 
 bool polled(uint64_t p) {
-	for (uint64_t at : self().lanes[self().place.lane].polled)
-		if (at == p) return true;
+	for (const lane &l : self().lanes)
+		for (uint64_t at : l.polled)
+			if (at == p) return true;
 	return false;
 }
 

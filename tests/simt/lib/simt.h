@@ -134,19 +134,16 @@ AGP_DEVICE void pause(uint32_t ns) { simt::pause(ns); }
 
 namespace sys {
 
-AGP_DEVICE uint8_t take8(uint64_t p, SIMT_AT) {
-	uint8_t v = simt::load<uint8_t>(p, file, line);
-#ifndef SIMT_NO_ACQUIRE // a fault for tests
-	simt::acquire();
-#endif
-	return v;
-}
 AGP_DEVICE uint8_t load8(uint64_t p, SIMT_AT) { return simt::load<uint8_t>(p, file, line); }
 AGP_DEVICE uint32_t load32(uint64_t p, SIMT_AT) { return simt::load<uint32_t>(p, file, line); }
 AGP_DEVICE uint64_t load64(uint64_t p, SIMT_AT) { return simt::load<uint64_t>(p, file, line); }
 AGP_DEVICE void store32(uint64_t p, uint32_t v, SIMT_AT) { simt::store<uint32_t>(p, v, file, line); }
 AGP_DEVICE void store64(uint64_t p, uint64_t v, SIMT_AT) { simt::store<uint64_t>(p, v, file, line); }
+#ifdef SIMT_NO_ACQUIRE // a fault for tests
+AGP_DEVICE void acquire() {}
+#else
 AGP_DEVICE void acquire() { simt::acquire(); }
+#endif
 #ifdef SIMT_NO_RELEASE // a fault for tests
 AGP_DEVICE void release() {}
 #else
@@ -182,7 +179,8 @@ AGP_DEVICE words load16(const void *p, SIMT_AT) {
 // take16 loads what another device has written, give16 stores it. To ThreadSanitizer, the last
 // word stands for all four, which become visible at once, and take16 is a plain access: relaxed
 // ones race with nothing, but what is taken without an order to who has written it is not worth
-// taking. The 16 bytes whose owner the lane has polled are the order themselves.
+// taking. The 16 bytes whose owner a lane of the warp has polled are the order themselves:
+// the rest of the entry tells whether there was one.
 AGP_DEVICE words take16(uint64_t p, SIMT_AT) {
 	if (__builtin_expect(p % 16 != 0, 0)) simt::misaligned(p, 16, file, line);
 #ifdef __SANITIZE_THREAD__
