@@ -235,6 +235,7 @@ enum {
 typedef struct {
 	uint64_t version;
 	uint64_t heartbeat; // reports
+	uint64_t launches;  // of kernels that have come to this ring
 	uint64_t clock_ns;  // of the packets
 	uint32_t status;    // AGP_RUNNING ...
 	uint32_t vendor;    // vendor syndrome of the last error CQE
@@ -280,7 +281,8 @@ typedef struct {
 // Commands.
 enum { AGP_RUN = 0, AGP_STOP = 1, AGP_FLUSH = 2 };
 
-// agp_control is in mapped host memory; the host writes it.
+// agp_control is in mapped host memory; the host writes it. A kernel has one of its own: the next may
+// be launched, and wait for its turn, before the one that runs is told to stop.
 typedef struct {
 	uint32_t command;
 	uint32_t pad;

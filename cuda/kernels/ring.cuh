@@ -15,6 +15,9 @@
 const uint32_t WINDOW = 96, ROW = WINDOW / 4 + 4;
 // LOOKS is how many batches the warp looks ahead for: one fence serves all that it finds.
 enum { LOOKS = 8 };
+// ASKS is after how many batches the host is asked what it wants. Its memory is far: the answer is
+// looked at a batch later, when it has come.
+enum { ASKS = 8 };
 
 const int64_t clock_back_ns = 60000000000;
 
@@ -70,6 +73,8 @@ template <bool extras> struct receiver {
 		done_wqes = wqes;
 		clock_ns = st->clock_ns;
 		step = st->step;
+		if (warp::lane() == 0)
+			x->stats.launches++;
 		warp::sync(warp::all); // before the first report writes them
 	}
 
@@ -564,7 +569,7 @@ template <bool extras> struct receiver {
 	}
 
 	AGP_DEVICE_MEMBER void run() {
-		uint32_t quiet = 0, busy = 0, owed = 0, status = AGP_RUNNING;
+		uint32_t quiet = 0, busy = 0, owed = 0, wants = AGP_RUN, status = AGP_RUNNING; // wants: of lane 0
 		uint32_t credit_every = 1u << r->log_rq >> 2; // fences are dear
 		if (credit_every > 1024)
 			credit_every = 1024;
@@ -614,10 +619,13 @@ template <bool extras> struct receiver {
 			}
 			if (++busy % 1024 == 0)
 				report(AGP_RUNNING);
-			if (busy % 128 == 0 && command() == AGP_STOP) { // the host's memory is far
+			if (busy % ASKS == 1 && warp::shfl(warp::all, wants, 0) == AGP_STOP) {
+				credit(true); // all room that there is for what comes before the next launch
 				stop(AGP_STOPPED);
 				return;
 			}
+			if (busy % ASKS == 0 && warp::lane() == 0)
+				wants = sys::load32(p->control);
 		}
 	}
 };

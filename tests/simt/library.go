@@ -1,6 +1,7 @@
 package simt
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -65,7 +66,8 @@ type Library struct {
 
 	mu     sync.Mutex
 	memory arena
-	runs   int // kernels that have not returned
+	runs   int             // kernels that have not returned
+	last   map[string]*run // of each stream
 	closed bool
 }
 
@@ -84,7 +86,7 @@ func OpenSources(sources ...string) (*Library, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Library{api: a}, nil
+	return &Library{api: a, last: map[string]*run{}}, nil
 }
 
 // Seed is what the order of lanes is drawn from in kernels that are launched after it, of this
@@ -139,7 +141,10 @@ func (l *Library) bytes(a cuda.Addr, n int) ([]byte, error) {
 }
 
 // run is a launched kernel.
-type run struct{ done chan struct{} }
+type run struct {
+	done chan struct{}
+	err  error // once done is closed
+}
 
 // Launch implements cuda.Device.
 func (l *Library) Launch(kernel string, blocks, warps, _ int, params []byte) (cuda.Run, error) {
@@ -151,21 +156,53 @@ func (l *Library) Launch(kernel string, blocks, warps, _ int, params []byte) (cu
 	if l.closed {
 		return nil, ErrClosed
 	}
+	start := func() (handle uintptr, err error) {
+		if rc := l.api.launch(kernel, uint32(blocks), uint32(warps), unsafe.Pointer(unsafe.SliceData(params)), uintptr(len(params)), unsafe.Pointer(&handle)); rc != 0 {
+			err = fmt.Errorf("%w: %s, %d blocks of %d warps, %d bytes of parameters", launchErrors[rc], kernel, blocks, warps, len(params))
+		}
+		return handle, err
+	}
+	r, stream := &run{done: make(chan struct{})}, cuda.StreamOf(kernel)
+	before := l.last[stream]
 	var handle uintptr
-	if rc := l.api.launch(kernel, uint32(blocks), uint32(warps), unsafe.Pointer(unsafe.SliceData(params)), uintptr(len(params)), unsafe.Pointer(&handle)); rc != 0 {
-		return nil, fmt.Errorf("%w: %s, %d blocks of %d warps, %d bytes of parameters", launchErrors[rc], kernel, blocks, warps, len(params))
+	if before.ended() {
+		var err error
+		if handle, err = start(); err != nil {
+			return nil, err
+		}
+	} else {
+		params = bytes.Clone(params) // the caller's may change meanwhile
 	}
 	l.runs++
-	r := &run{done: make(chan struct{})}
+	l.last[stream] = r
 	go func() {
-		l.api.wait(handle, -1)
-		l.api.release(handle)
+		if handle == 0 {
+			<-before.done
+			handle, r.err = start()
+		}
+		if r.err == nil {
+			l.api.wait(handle, -1)
+			l.api.release(handle)
+		}
 		l.mu.Lock()
 		l.runs--
 		l.mu.Unlock()
 		close(r.done)
 	}()
 	return r, nil
+}
+
+// ended says whether what is launched after r may run.
+func (r *run) ended() bool {
+	if r == nil {
+		return true
+	}
+	select {
+	case <-r.done:
+		return true
+	default:
+		return false
+	}
 }
 
 // Done implements cuda.Run.
@@ -175,7 +212,7 @@ func (r *run) Done() <-chan struct{} { return r.done }
 func (r *run) Wait(ctx context.Context) error {
 	select {
 	case <-r.done:
-		return nil
+		return r.err
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}

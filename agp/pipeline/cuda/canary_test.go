@@ -251,7 +251,7 @@ func TestFlowsOfASilentPortEndInTime(t *testing.T) {
 	handover := func() {
 		for range 2 { // the device has read the time meanwhile
 			time.Sleep(200 * time.Millisecond)
-			_, err = p.Handover(ctx, func() error { return nil })
+			_, err = p.Handover(ctx, nil)
 			require.NoError(t, err)
 		}
 	}

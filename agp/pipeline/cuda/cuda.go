@@ -169,16 +169,19 @@ func (c *Config) setDefaults() error {
 
 // Pipeline implements pipeline.Pipeline.
 type Pipeline struct {
-	cfg     Config
-	mem     arena
-	rings   []*ring
-	control *abi.Control
-	params  abi.Params
-	feeder  Feeder
-	swaps   chan swap
-	run     Run // the last generation
-	watch   *watch
-	damaged error // what the device has written makes no sense
+	cfg      Config
+	mem      arena
+	rings    []*ring
+	control  *abi.Control // of the last generation
+	other    *abi.Control // of the one before, and of the next
+	controls [2]Addr      // of both
+	params   abi.Params
+	feeder   Feeder
+	swaps    chan swap
+	run      Run // the last generation
+	launches uint64
+	watch    *watch
+	damaged  error // what the device has written makes no sense
 
 	models atomic.Pointer[model.Set] // that are to score
 	wake   chan struct{}             // there are others
@@ -237,11 +240,12 @@ func (p *Pipeline) Close() error {
 }
 
 func (p *Pipeline) allocate() error {
-	control, err := p.mem.mapped(64)
+	control, err := p.mem.mapped(2 * mlx5.LineSize)
 	if err != nil {
 		return err
 	}
-	p.control = at[abi.Control](control.Bytes)
+	p.control, p.controls[0] = at[abi.Control](control.Bytes), control.Addr
+	p.other, p.controls[1] = at[abi.Control](control.Bytes[mlx5.LineSize:]), control.Addr+mlx5.LineSize
 	var table []byte
 	var queues []mlx5.Queue
 	for range p.cfg.Rings {
@@ -297,8 +301,16 @@ func (p *Pipeline) launch() (Run, error) {
 	run, err := p.cfg.Device.Launch(p.kernel(), blocks, warps, shared, bytesOf(&p.params))
 	if err == nil {
 		p.run = run
+		p.launches++
 	}
 	return run, err
+}
+
+// turn exchanges the control that is told what to do, and that the next launch is given, for the other one.
+func (p *Pipeline) turn() {
+	p.control, p.other = p.other, p.control
+	p.controls[0], p.controls[1] = p.controls[1], p.controls[0]
+	p.params.Control = p.controls[0]
 }
 
 // Run implements pipeline.Pipeline. What it could not flush is lost with the device's state. After
@@ -356,14 +368,17 @@ func (p *Pipeline) serve(ctx context.Context) error {
 			if swaps == nil {
 				continue
 			}
-			if done, err := p.adopt(false); !done && err == nil {
-				go func() {
-					_, _ = p.Handover(feeding, func() error {
-						_, err := p.adopt(true)
-						return err
-					})
-				}()
+			var load func() error
+			switch needs, err := p.adopt(false); {
+			case err != nil || needs == same:
+				continue
+			case needs == reload:
+				load = func() error {
+					_, err := p.adopt(true)
+					return err
+				}
 			}
+			go func() { _, _ = p.Handover(feeding, load) }()
 			continue
 		case h := <-swaps:
 			var gap time.Duration
@@ -433,10 +448,12 @@ type swapped struct {
 	err error
 }
 
-// Handover ends the kernel between two batches, calls load, which may change what the device
-// runs, and launches again. Rings and flows stay where they are: what arrives meanwhile waits in
-// the rings. It returns how long no packet was taken. An error of load is returned and the kernel
-// runs on as it was. It may be called from any goroutine while Run works, and waits for it.
+// Handover ends the kernel between two batches and has another one go on. Rings and flows stay where
+// they are: what arrives meanwhile waits in the rings. It returns the time from the command to end
+// until the last ring was taken over. load may change what the device runs: it is called when
+// nothing does, and an error of it is returned while the kernel runs on as it was. Without load the
+// next kernel waits on the device for the end of the one before, and the gap is much shorter. It
+// may be called from any goroutine while Run works, and waits for it.
 func (p *Pipeline) Handover(ctx context.Context, load func() error) (time.Duration, error) {
 	h := swap{load, make(chan swapped, 1)}
 	select {
@@ -448,8 +465,28 @@ func (p *Pipeline) Handover(ctx context.Context, load func() error) (time.Durati
 	}
 }
 
-// swap returns the new kernel, nil if there is none.
+// swap returns the kernel that runs now, nil if there is none.
 func (p *Pipeline) swap(run Run, load func() error) (Run, time.Duration, error) {
+	if load != nil {
+		return p.reload(run, load)
+	}
+	*p.other = abi.Control{Command: p.control.Command, FlushNs: p.control.FlushNs, NowNs: p.control.NowNs}
+	p.turn()
+	next, err := p.launch()
+	if err != nil { // nothing has happened
+		p.turn()
+		return run, 0, fmt.Errorf("launch: %w", err)
+	}
+	began := time.Now()
+	atomic.StoreUint32(&p.other.Command, abi.CommandStop)
+	if err = p.arrived(next, began); err != nil {
+		return nil, 0, err
+	}
+	return next, time.Since(began), run.Wait(context.Background())
+}
+
+// reload is swap with something to do while no kernel runs.
+func (p *Pipeline) reload(run Run, load func() error) (Run, time.Duration, error) {
 	command := atomic.LoadUint32(&p.control.Command)
 	began := time.Now()
 	atomic.StoreUint32(&p.control.Command, abi.CommandStop)
@@ -467,10 +504,6 @@ func (p *Pipeline) swap(run Run, load func() error) (Run, time.Duration, error) 
 	if err := run.Wait(context.Background()); err != nil {
 		return nil, 0, err
 	}
-	beats := make([]uint64, len(p.rings))
-	for i, r := range p.rings {
-		beats[i] = atomic.LoadUint64(&r.stats.Heartbeat)
-	}
 	p.collect() // all of the old kernel's
 	loaded := load()
 	atomic.StoreUint32(&p.control.Command, command)
@@ -478,20 +511,28 @@ func (p *Pipeline) swap(run Run, load func() error) (Run, time.Duration, error) 
 	if err != nil {
 		return nil, 0, errors.Join(loaded, fmt.Errorf("launch: %w", err))
 	}
+	if err := p.arrived(next, began); err != nil {
+		return nil, 0, errors.Join(loaded, err)
+	}
+	return next, time.Since(began), loaded
+}
+
+// arrived waits until the last launch has come to all rings.
+func (p *Pipeline) arrived(run Run, began time.Time) error {
 	for i, r := range p.rings {
-		for atomic.LoadUint64(&r.stats.Heartbeat) == beats[i] {
+		for atomic.LoadUint64(&r.stats.Launches) < p.launches {
 			select {
-			case <-next.Done():
-				return nil, 0, errors.Join(loaded, next.Wait(context.Background()))
+			case <-run.Done():
+				return errors.Join(p.hung(i), run.Wait(context.Background()))
 			default:
-				if time.Since(began) > 2*p.cfg.Patience {
-					return nil, 0, errors.Join(loaded, p.hung(i))
+				if p.collect() == 0 && time.Since(began) > 2*p.cfg.Patience { // a lossless ring may wait for this
+					return p.hung(i)
 				}
 				runtime.Gosched()
 			}
 		}
 	}
-	return next, time.Since(began), loaded
+	return nil
 }
 
 // read reads the counters of all rings. p.mu is held. After the memory is given back, what was

@@ -9,8 +9,7 @@ import (
 // Device is what the pipeline needs of a machine that runs kernels: a GPU (package cuda of this
 // module) or the host emulation (tests/simt). Its methods may be called from several goroutines.
 //
-// While a kernel of this device runs, only memory that Launch had been preceded by is used:
-// Alloc, AllocMapped and Free may block until it has returned. Write and Read may not.
+// While a kernel of this device runs, Free may block until it has returned. The rest may not.
 type Device interface {
 	// Alloc is n bytes of device memory, zeroed, at a multiple of 256.
 	Alloc(n int) (Addr, error)
@@ -24,7 +23,8 @@ type Device interface {
 	Write(a Addr, p []byte) error
 	Read(p []byte, a Addr) error
 	// Launch starts a kernel of blocks times warps warps, with so many bytes of shared memory for
-	// each block. params are the bytes of its only argument.
+	// each block. params are the bytes of its only argument. It waits for what was launched on the
+	// same stream (StreamOf) before it.
 	Launch(kernel string, blocks, warps, shared int, params []byte) (Run, error)
 	// Close gives back everything. No kernel may run.
 	Close() error

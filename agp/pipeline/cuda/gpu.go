@@ -22,12 +22,13 @@ type GPU struct {
 	ctx    *cuda.Context
 	module *cuda.Module
 
-	mu     sync.Mutex
-	funcs  map[string]function
-	memory map[Addr]func() error
+	mu      sync.Mutex
+	funcs   map[string]function
+	streams map[string]*cuda.Stream
+	memory  map[Addr]func() error
 }
 
-// function is a kernel and the stream on which it is launched: kernels run beside each other.
+// function is a kernel and the stream on which it is launched.
 type function struct {
 	*cuda.Function
 	stream *cuda.Stream
@@ -43,7 +44,7 @@ func OpenGPU(d *cuda.Device) (*GPU, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", info.Name, err)
 	}
-	g := &GPU{info: info, funcs: map[string]function{}, memory: map[Addr]func() error{}}
+	g := &GPU{info: info, funcs: map[string]function{}, streams: map[string]*cuda.Stream{}, memory: map[Addr]func() error{}}
 	if err := g.load(d, image.Code); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", info.Name, err), g.Close())
 	}
@@ -60,7 +61,7 @@ func (g *GPU) load(d *cuda.Device, code []byte) (err error) {
 	for _, name := range kernelNames { // looked up now: later it can block
 		var f function
 		if f.Function, err = g.module.Function(name); err == nil {
-			f.stream, err = g.ctx.NewStream()
+			f.stream, err = g.stream(StreamOf(name))
 		}
 		if servesRings(name) && err == nil {
 			err = f.SetShared(min(abi.BlockScratch, g.info.SharedBytes))
@@ -75,6 +76,26 @@ func (g *GPU) load(d *cuda.Device, code []byte) (err error) {
 
 // kernelNames are the kernels that a Device can launch.
 var kernelNames = []string{ringsKernel, fullKernel, "agp_nic_send"}
+
+// StreamOf names what a Device launches a kernel on: those of one stream run one after the other,
+// those of different streams beside each other.
+func StreamOf(kernel string) string {
+	if servesRings(kernel) {
+		return ringsKernel
+	}
+	return kernel
+}
+
+func (g *GPU) stream(name string) (*cuda.Stream, error) {
+	if s := g.streams[name]; s != nil {
+		return s, nil
+	}
+	s, err := g.ctx.NewStream()
+	if err == nil {
+		g.streams[name] = s
+	}
+	return s, err
+}
 
 func servesRings(kernel string) bool { return kernel == ringsKernel || kernel == fullKernel }
 
@@ -141,10 +162,18 @@ func (g *GPU) Launch(kernel string, blocks, warps, shared int, params []byte) (R
 	}
 	// Cooperative: a ring whose warp does not run would wait for ever.
 	l := cuda.Launch{Grid: cuda.Dim{X: blocks}, Block: cuda.Dim{X: 32 * warps}, SharedBytes: shared, Persistent: true, Cooperative: servesRings(kernel)}
-	if err := f.stream.Launch(f.Function, l, cuda.Bytes(params)); err != nil {
+	ended, err := g.ctx.NewEvent()
+	if err != nil {
 		return nil, err
 	}
-	r := &gpuRun{stream: f.stream, done: make(chan struct{})}
+	if err = f.stream.Launch(f.Function, l, cuda.Bytes(params)); err == nil {
+		err = f.stream.Record(ended)
+	}
+	if err != nil {
+		_ = ended.Close() // nobody has seen it
+		return nil, err
+	}
+	r := &gpuRun{ended: ended, done: make(chan struct{})}
 	go func() {
 		t := time.NewTicker(endEvery)
 		defer t.Stop()
@@ -163,20 +192,22 @@ func (g *GPU) Launch(kernel string, blocks, warps, shared int, params []byte) (R
 const endEvery = 100 * time.Millisecond
 
 type gpuRun struct {
-	stream *cuda.Stream
-	done   chan struct{}
-	end    sync.Once
-	err    error // once done is closed
+	ended *cuda.Event // the stream may have more to do
+	done  chan struct{}
+	end   sync.Once
+	err   error // once done is closed
 }
 
 // look says whether the kernel has ended.
 func (r *gpuRun) look() bool {
-	ended, err := r.stream.Done()
+	ended, err := r.ended.Done()
 	if !ended && err == nil {
 		return false
 	}
 	r.end.Do(func() {
-		r.err = err
+		if r.err = err; err == nil {
+			r.err = r.ended.Close()
+		}
 		close(r.done)
 	})
 	return true
@@ -210,8 +241,8 @@ func (g *GPU) Close() error {
 	for a := range g.memory {
 		err = errors.Join(err, g.Free(a))
 	}
-	for _, f := range g.funcs {
-		err = errors.Join(err, f.stream.Close())
+	for _, s := range g.streams {
+		err = errors.Join(err, s.Close())
 	}
 	if g.module != nil {
 		err = errors.Join(err, g.module.Unload())

@@ -64,7 +64,7 @@ func started(t *testing.T, g *cuda.GPU) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	run := make(chan error, 1)
 	go func() { run <- p.Run(ctx) }()
-	_, err = p.Handover(ctx, func() error { return nil }) // the kernel beats
+	_, err = p.Handover(ctx, nil) // the kernel beats
 	require.NoError(t, err)
 	return func() {
 		begin := time.Now()

@@ -207,14 +207,13 @@ func (p *Pipeline) need(params *abi.Params, set *model.Set) error {
 	return nil
 }
 
-// adopt has other models score from now on. relaunch says that no kernel runs; false is returned
-// if that is needed.
-func (p *Pipeline) adopt(relaunch bool) (bool, error) {
+// adopt has other models score from now on, and says what the device needs for it.
+func (p *Pipeline) adopt(stopped bool) (change, error) {
 	set := p.models.Load()
 	params := p.params
 	err := p.need(&params, set)
-	if err == nil && params != p.params && !relaunch {
-		return false, nil
+	if err == nil && params.Messages != p.params.Messages && !stopped {
+		return reload, nil // the messages that wait are to be taken for what they are
 	}
 	p.collect()
 	p.mu.Lock()
@@ -224,15 +223,28 @@ func (p *Pipeline) adopt(relaunch bool) (bool, error) {
 	}
 	if err != nil {
 		p.scoring.refused++
-		return true, err
+		return same, err
 	}
-	p.params = params
 	p.scoring.scorer.Use(set)
 	p.scoring.set = set
-	return true, nil
+	if params == p.params {
+		return same, nil
+	}
+	p.params = params
+	return relaunch, nil
 }
 
-// newHeads allocates memory for how flows begin, if it is needed and not yet there. No kernel runs. p.mu is held.
+// change is what other models need of the device.
+type change int
+
+const (
+	same     change = iota
+	relaunch        // with p.params as they are now
+	reload          // after adopt(true), while no kernel runs
+)
+
+// newHeads allocates memory for how flows begin, if it is needed and not yet there. The kernel that
+// runs has read the tables that it changes. p.mu is held.
 func (p *Pipeline) newHeads(packets uint64) error {
 	if packets == 0 || p.rings[0].shards[0].abi.Heads != 0 {
 		return nil

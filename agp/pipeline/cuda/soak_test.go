@@ -187,7 +187,7 @@ func (k *soak) produced(t *testing.T, nic abi.NIC, lossless bool, every time.Dur
 		return p, p.total, err
 	}, func(ctx context.Context, pipe *cuda.Pipeline) {
 		handover := func() bool {
-			gap, err := pipe.Handover(ctx, func() error { return nil })
+			gap, err := pipe.Handover(ctx, nil)
 			if err != nil {
 				return false
 			}

@@ -10,6 +10,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/agp-net/telegraf-agp/agp/flow"
@@ -33,6 +34,7 @@ type played struct {
 	rings   []abi.Ring
 	shards  [][]*abi.ShardStats
 	stats   []*abi.Stats
+	launch  uint64
 }
 
 func (k *played) command() uint32 { return atomic.LoadUint32(&k.control.Command) }
@@ -42,6 +44,7 @@ func (k *played) beat(i int, status uint32, frames uint64) {
 	s := k.stats[i]
 	atomic.AddUint64(&s.Version, 1)
 	atomic.AddUint64(&s.Heartbeat, 1)
+	atomic.StoreUint64(&s.Launches, k.launch)
 	atomic.StoreUint32(&s.Status, status)
 	atomic.StoreUint64(&s.Frames, frames)
 	atomic.StoreUint64(&s.Drops[packet.OK], frames)
@@ -72,7 +75,7 @@ func playing(t testing.TB, kernels ...kernel) *GPU {
 		now := kernels[min(launched, len(kernels)-1)]
 		launched++
 		p := at[abi.Params](c.Args[0])
-		k := &played{t: t, memory: func(a Addr, n int) []byte { return c.Memory(cuda.DevicePtr(a), n) }}
+		k := &played{t: t, launch: uint64(launched), memory: func(a Addr, n int) []byte { return c.Memory(cuda.DevicePtr(a), n) }}
 		k.control = at[abi.Control](k.memory(p.Control, int(unsafe.Sizeof(abi.Control{}))))
 		k.rings = unsafe.Slice(at[abi.Ring](k.memory(p.Rings, int(p.Count)*int(unsafe.Sizeof(abi.Ring{})))), p.Count)
 		for i := range k.rings {
@@ -409,13 +412,60 @@ func TestAKernelThatDoesNotComeBackFromAHandoverIsGivenUp(t *testing.T) {
 	g := playing(t, func(k *played) cuda.Result { k.alive(); return 0 }, func(*played) cuda.Result { <-end; return 0 })
 	p := pipelineOf(t, g, newIdle(), nil)
 	run := runs(t.Context(), p)
-	_, err := p.Handover(t.Context(), func() error { return nil })
+	_, err := p.Handover(t.Context(), nil)
 	require.ErrorIs(t, err, ErrHung)
 	require.ErrorContains(t, err, "ring 0 gave no heartbeat")
 	require.ErrorIs(t, within(t, run, 10*time.Second), ErrHung)
 	close(end)
 	require.Eventually(t, func() bool { return p.Close() == nil }, 10*time.Second, 5*time.Millisecond)
 	require.NoError(t, g.Close())
+}
+
+// TestTheNextKernelWaitsForTheEndOfTheOneBefore: it is launched before that is told to stop, and
+// has other words to obey.
+func TestTheNextKernelWaitsForTheEndOfTheOneBefore(t *testing.T) {
+	var running, launched atomic.Int32
+	var first atomic.Pointer[abi.Control]
+	play := func(k *played) cuda.Result {
+		assert.EqualValues(t, 1, running.Add(1))
+		if !first.CompareAndSwap(nil, k.control) {
+			assert.NotSame(t, first.Load(), k.control)
+		}
+		k.alive()
+		assert.Equal(t, int32(2), launched.Load(), "launches before the first is told to stop")
+		running.Add(-1)
+		return 0
+	}
+	g := &launching{GPU: playing(t, play), launched: &launched}
+	p := pipelineOf(t, g, newIdle(), nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	run := runs(ctx, p)
+	_, err := p.Handover(t.Context(), nil)
+	require.NoError(t, err)
+	g.refuse.Store(true)
+	_, err = p.Handover(t.Context(), nil)
+	require.ErrorIs(t, err, cuda.LaunchOutOfResources)
+	require.EqualValues(t, 1, running.Load(), "the kernel runs on")
+	cancel()
+	require.NoError(t, within(t, run, 10*time.Second))
+	require.NoError(t, p.Close())
+	require.NoError(t, g.Close())
+}
+
+// launching counts launches, until it refuses them.
+type launching struct {
+	*GPU
+	launched *atomic.Int32
+	refuse   atomic.Bool
+}
+
+func (g *launching) Launch(kernel string, blocks, warps, shared int, params []byte) (Run, error) {
+	if g.refuse.Load() {
+		return nil, cuda.LaunchOutOfResources
+	}
+	run, err := g.GPU.Launch(kernel, blocks, warps, shared, params)
+	g.launched.Add(1)
+	return run, err
 }
 
 // TestAQueueThatCannotBeResetEndsTheRun with the vendor's syndrome.

@@ -208,7 +208,7 @@ func (p *port) beside(ctx context.Context, pipe *cuda.Pipeline) error {
 			pipe.Snapshot(&s)
 			p.res.Snapshots++
 		case <-handovers:
-			gap, err := pipe.Handover(ctx, func() error { return nil })
+			gap, err := pipe.Handover(ctx, nil)
 			if ctx.Err() != nil {
 				return nil
 			}

@@ -113,6 +113,14 @@ const (
 	paper  = "66.6 Mpps, no loss"
 )
 
+// what is done with packets.
+func (s Shape) what() string {
+	if s.Sketches {
+		return "parse + flow + sketch"
+	}
+	return "parse + flow"
+}
+
 func (b *Bench) grid(s Shape) (text string, used int) {
 	used = min(b.SMs, s.Blocks())
 	return fmt.Sprintf("%d, %d, %d", s.Rings, s.Warps(), used), used
@@ -136,10 +144,6 @@ func (b *Bench) stages(r *Result) string {
 // packetRow prints a row of packets per second.
 func (b *Bench) packetRow(t *Test, r *Result, mode, must, was string) {
 	grid, used := b.grid(t.Shape)
-	what := "parse + flow"
-	if t.Sketches {
-		what += " + sketch"
-	}
 	lost := fmt.Sprint(int64(r.Sent) - int64(r.Seen))
 	if t.Pace != 0 {
 		lost += fmt.Sprintf(", %d batches late", r.Late)
@@ -148,7 +152,7 @@ func (b *Bench) packetRow(t *Test, r *Result, mode, must, was string) {
 		lost += fmt.Sprintf("; %d flows evicted", r.Evicted)
 	}
 	b.Print(Row{
-		Quantity: fmt.Sprintf("%d B, %s, %s flows", t.FrameLen+4, what, thousands(t.Flows*t.Rings)), Mode: mode, Grid: grid,
+		Quantity: fmt.Sprintf("%d B, %s, %s flows", t.FrameLen+4, t.what(), thousands(t.Flows*t.Rings)), Mode: mode, Grid: grid,
 		Measured: fmt.Sprintf("%.1f Mpps", r.Rate()/1e6), PerSM: fmt.Sprintf("%.2f Mpps", r.Rate()/1e6/float64(used)),
 		Lost: lost, Stages: b.stages(r), Must: must, Paper: was,
 	})
@@ -459,32 +463,54 @@ func (b *Bench) host() error {
 	return usedErr
 }
 
+// handover exchanges the kernel under load: without sketches at the rate that a ring must bear, for
+// which 8 rings have some to spare and 16 hardly any, and with sketches at the rate that these bear.
+// A rate with late batches is followed by a lower one.
 func (b *Bench) handover() error {
-	s := b.full()
-	rate := 9e6 * float64(s.Rings)
-	for range 3 {
-		length := b.length(3 * time.Second)
-		t := LoadTest{Shape: s, Feeders: 4, Pace: b.pace(rate, s.Rings), Packets: b.lasting(length, rate, s.Rings), Handovers: 8, Length: length}
-		r, err := Load(b.Device, t)
-		if err != nil {
-			return err
+	for _, c := range []struct {
+		shape Shape
+		rate  float64 // per ring
+	}{
+		{Shape{Rings: 8, PerBlock: 1, Shards: 7, Flows: 65536}, 9e6},
+		{Shape{Rings: 16, PerBlock: 1, Shards: 4, Flows: 65536}, 9e6},
+		{Shape{Rings: 16, PerBlock: 1, Shards: 4, Flows: 65536, Sketches: true}, 6e6},
+	} {
+		c.shape.LogRQ = 13
+		s, rate := b.scaled(c.shape), c.rate
+		for range 3 {
+			late, err := b.handoverRow(s, rate)
+			if err != nil {
+				return err
+			}
+			if late == 0 || b.Tiny {
+				break
+			}
+			rate *= 3. / 4
 		}
-		grid, _ := b.grid(s)
-		row := Row{
-			Quantity: fmt.Sprintf("handover of the kernel at %.1f Mpps per ring, rings of %d", rate/1e6/float64(s.Rings), 1<<s.LogRQ), Mode: paced, Grid: grid,
-			Measured: "no handover in time", Lost: fmt.Sprintf("%d, %d batches late", r.Missing, r.Late), Stages: b.stages(&r.Batches), Must: "none lost at 9 Mpps per ring",
-		}
-		if len(r.Gaps) > 0 {
-			slices.Sort(r.Gaps)
-			row.Measured = fmt.Sprintf("%d handovers, gap %v median, %v longest", len(r.Gaps), r.Gaps[len(r.Gaps)/2].Round(time.Microsecond), r.Gaps[len(r.Gaps)-1].Round(time.Microsecond))
-		}
-		b.Print(row)
-		if r.Late == 0 || b.Tiny {
-			return nil
-		}
-		rate *= 2. / 3
 	}
 	return nil
+}
+
+// handoverRow prints the row of a rate per ring and returns how many batches were late.
+func (b *Bench) handoverRow(s Shape, rate float64) (uint64, error) {
+	all, length := rate*float64(s.Rings), b.length(3*time.Second)
+	t := LoadTest{Shape: s, Feeders: 4, Pace: b.pace(all, s.Rings), Packets: b.lasting(length, all, s.Rings), Handovers: 8, Length: length}
+	r, err := Load(b.Device, t)
+	if err != nil {
+		return 0, err
+	}
+	grid, _ := b.grid(s)
+	row := Row{
+		Quantity: fmt.Sprintf("handover of the kernel, %s, at %.1f Mpps per ring, rings of %d", s.what(), rate/1e6, 1<<s.LogRQ), Mode: paced, Grid: grid,
+		Measured: "no handover in time", Lost: fmt.Sprintf("%d of %d, %d batches late", r.Missing, r.Sent, r.Late), Stages: b.stages(&r.Batches), Must: "none lost at 9 Mpps per ring",
+	}
+	if len(r.Gaps) > 0 {
+		slices.Sort(r.Gaps)
+		row.Measured = fmt.Sprintf("%d handovers at %.1f Mpps, gap %v median, %v longest", len(r.Gaps), float64(r.Seen)/r.Fed/1e6,
+			r.Gaps[len(r.Gaps)/2].Round(time.Microsecond), r.Gaps[len(r.Gaps)-1].Round(time.Microsecond))
+	}
+	b.Print(row)
+	return r.Late, nil
 }
 
 // watts is the power over a time.

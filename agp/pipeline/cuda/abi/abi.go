@@ -140,15 +140,16 @@ const (
 
 // Stats is agp_stats: what the receive warp of a ring has counted.
 type Stats struct {
-	Version, Heartbeat, ClockNs uint64
-	Status, Vendor              uint32
-	CQEs, Frames, Bytes         uint64
-	Drops                       [Verdicts]uint64
-	Errors                      [Syndromes]uint64
-	ClockBacks, BadLength       uint64
-	Resets                      uint64
-	Timed, TimedPackets         uint64
-	Cycles                      [Stages]uint64
+	Version, Heartbeat    uint64
+	Launches, ClockNs     uint64
+	Status, Vendor        uint32
+	CQEs, Frames, Bytes   uint64
+	Drops                 [Verdicts]uint64
+	Errors                [Syndromes]uint64
+	ClockBacks, BadLength uint64
+	Resets                uint64
+	Timed, TimedPackets   uint64
+	Cycles                [Stages]uint64
 }
 
 // RingState is agp_ring_state: what a ring's receive warp is between launches.
