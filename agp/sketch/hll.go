@@ -207,10 +207,13 @@ func (s *HLL) Merge(o *HLL) error {
 }
 
 func (s *HLL) sumRegisters() {
-	s.kxq = [2]float64{}
+	// In units of 2^-31 and 2^-63 the sums are whole numbers; a shift by 64 and more gives 0.
+	var below, from uint64
 	for _, v := range s.reg {
-		s.kxq[v>>5] += pow2neg(v)
+		below += 1 << (31 - v)
+		from += 1 << (63 - v) & (1<<32 - 1)
 	}
+	s.kxq = [2]float64{float64(below) * pow2neg(31), float64(from) * pow2neg(63)}
 }
 
 // The DataSketches preamble, byte by byte.

@@ -104,21 +104,38 @@ func (s *Blocked) Load(n uint64, lines []byte, carry []uint32) error {
 	return nil
 }
 
-// Load replaces the content of s by counters in any order. Keys are the words of Key, little endian.
+// Load replaces the content of s by counters in any order. Keys, which differ, are the words of Key,
+// little endian.
 func (s *TopK) Load(n, bound uint64, keys [][5]uint64, counts []uint64) error {
-	if len(keys) != len(counts) || len(keys) > 2*s.k {
-		return fmt.Errorf("%w: %d keys, %d counts, at most %d", ErrFormat, len(keys), len(counts), 2*s.k)
+	if err := s.fits(len(keys), len(counts)); err != nil {
+		return err
 	}
 	s.Reset()
+	return s.MergeRaw(n, bound, keys, counts)
+}
+
+func (s *TopK) fits(keys, counts int) error {
+	if keys != counts || keys > 2*s.k {
+		return fmt.Errorf("%w: %d keys, %d counts, at most %d", ErrFormat, keys, counts, 2*s.k)
+	}
+	return nil
+}
+
+// MergeRaw is Merge with what Load takes.
+func (s *TopK) MergeRaw(n, bound uint64, keys [][5]uint64, counts []uint64) error {
+	if err := s.fits(len(keys), len(counts)); err != nil {
+		return err
+	}
+	own := len(s.entries)
 	for i := range keys {
 		var k Key
 		for j, w := range keys[i] {
 			binary.LittleEndian.PutUint64(k[8*j:], w)
 		}
 		if counts[i] > 0 {
-			s.add(&k, counts[i])
+			s.join(&k, s.hash(&k), counts[i])
 		}
 	}
-	s.n, s.err = n, bound
+	s.joined(own, n, bound)
 	return nil
 }

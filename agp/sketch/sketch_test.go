@@ -339,6 +339,46 @@ func TestTopKOrderIsCountThenKeyWhateverTheHashKey(t *testing.T) {
 	}
 }
 
+// TestRawCountersMergeAsASketchDoes, and the merged counts keep the bound, whether counters have to go or not.
+func TestRawCountersMergeAsASketchDoes(t *testing.T) {
+	for _, keys := range []uint64{40, 1 << 14} {
+		all, raw := must(NewTopK(64, testKey(1))), must(NewTopK(64, testKey(1)))
+		truth, total, r := map[Key]uint64{}, uint64(0), rng(6)
+		for range 5 {
+			part := must(NewTopK(64, testKey(1)))
+			for range 3000 {
+				k := keyOf(uint64(float64(keys) * r.Float64() * r.Float64()))
+				part.Add(&k, 2)
+				truth[k] += 2
+				total += 2
+			}
+			require.NoError(t, all.Merge(part))
+			var words [][5]uint64
+			for _, e := range part.entries {
+				var w [5]uint64
+				for j := range w {
+					w[j] = binary.LittleEndian.Uint64(e.Key[8*j:])
+				}
+				words = append(words, w)
+			}
+			require.NoError(t, raw.MergeRaw(part.Total(), part.Error(), words, counts(part.entries)))
+			require.Equal(t, must(all.MarshalBinary()), must(raw.MarshalBinary()))
+		}
+		require.Equal(t, total, raw.Total())
+		require.Equal(t, keys > 64, raw.Error() > 0)
+		require.LessOrEqual(t, raw.Error(), total/65)
+		for k, n := range truth {
+			c := raw.Count(&k)
+			require.LessOrEqual(t, c, n)
+			require.LessOrEqual(t, n, c+raw.Error())
+		}
+		before := must(raw.MarshalBinary())
+		require.ErrorIs(t, raw.Load(1, 0, make([][5]uint64, 129), make([]uint64, 129)), ErrFormat)
+		require.ErrorIs(t, raw.MergeRaw(1, 0, make([][5]uint64, 1), nil), ErrFormat)
+		require.Equal(t, before, must(raw.MarshalBinary()), "what does not fit changes nothing")
+	}
+}
+
 func TestNthLargest(t *testing.T) {
 	r := rng(5)
 	for range 300 {

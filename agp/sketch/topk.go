@@ -28,7 +28,8 @@ type TopK struct {
 	err     uint64
 	mask    uint32
 	index   []topIndex // open addressing, linear probing, at most half full
-	entries []TopEntry // in no order, at most 2k
+	entries []TopEntry // in no order, at most 2k but for a moment in a merge
+	hashes  []uint32   // of the entries
 	scratch []uint64
 }
 
@@ -55,17 +56,23 @@ func NewTopK(k int, key [16]byte) (*TopK, error) {
 	}
 	return &TopK{
 		h: NewHasher(key), k: k, mask: uint32(size - 1),
-		index: make([]topIndex, size), entries: make([]TopEntry, 0, 2*k), scratch: make([]uint64, 0, 2*k),
+		index: make([]topIndex, size), entries: make([]TopEntry, 0, 2*k), hashes: make([]uint32, 0, 2*k), scratch: make([]uint64, 0, 2*k),
 	}, nil
 }
 
 // find returns the key's place in the index, or the free one where it belongs.
 func (s *TopK) find(k *Key) (at *topIndex, hash uint32) {
-	hash = uint32(s.h.Bytes(k[:]))
+	hash = s.hash(k)
+	return s.seek(k, hash), hash
+}
+
+func (s *TopK) hash(k *Key) uint32 { return uint32(s.h.Bytes(k[:])) }
+
+func (s *TopK) seek(k *Key, hash uint32) *topIndex {
 	for i := hash & s.mask; ; i = (i + 1) & s.mask {
-		at = &s.index[i]
+		at := &s.index[i]
 		if at.entry == 0 || at.hash == hash && s.entries[at.entry-1].Key == *k {
-			return at, hash
+			return at
 		}
 	}
 }
@@ -89,8 +96,24 @@ func (s *TopK) add(key *Key, weight uint64) {
 		s.reduce()
 		at, hash = s.find(key)
 	}
-	s.entries = append(s.entries, TopEntry{*key, weight})
+	s.push(key, hash, weight)
 	*at = topIndex{hash, uint32(len(s.entries))}
+}
+
+func (s *TopK) push(key *Key, hash uint32, weight uint64) {
+	s.entries = append(s.entries, TopEntry{*key, weight})
+	s.hashes = append(s.hashes, hash)
+}
+
+// place puts the entries from a number on into the index, where they are not.
+func (s *TopK) place(from int) {
+	for n := from; n < len(s.hashes); n++ {
+		i := s.hashes[n] & s.mask
+		for s.index[i].entry != 0 {
+			i = (i + 1) & s.mask
+		}
+		s.index[i] = topIndex{s.hashes[n], uint32(n + 1)}
+	}
 }
 
 // reduce leaves at most k counters.
@@ -101,18 +124,15 @@ func (s *TopK) reduce() {
 	}
 	cut := nthLargest(s.scratch, s.k)
 	s.err += cut
-	kept := s.entries[:0]
+	kept, hashes := s.entries[:0], s.hashes[:0]
 	for i := range s.entries {
 		if e := &s.entries[i]; e.Count > cut {
-			kept = append(kept, TopEntry{e.Key, e.Count - cut})
+			kept, hashes = append(kept, TopEntry{e.Key, e.Count - cut}), append(hashes, s.hashes[i])
 		}
 	}
-	s.entries = kept
+	s.entries, s.hashes = kept, hashes
 	clear(s.index)
-	for i := range s.entries {
-		at, hash := s.find(&s.entries[i].Key)
-		*at = topIndex{hash, uint32(i + 1)}
-	}
+	s.place(0)
 }
 
 // nthLargest returns the element that has n elements before it in descending order; it reorders v.
@@ -182,37 +202,39 @@ func (s *TopK) Merge(o *TopK) error {
 	if s.k != o.k || s.h != o.h {
 		return fmt.Errorf("%w: top-k", ErrMismatch)
 	}
-	// All counters of both are added before the one reduction that the bound
-	// allows: first make room by a table that holds both.
-	sum := make(map[Key]uint64, len(s.entries)+len(o.entries))
-	for _, t := range [2]*TopK{s, o} {
-		for i := range t.entries {
-			sum[t.entries[i].Key] += t.entries[i].Count
-		}
+	own := len(s.entries)
+	for i := range o.entries {
+		s.join(&o.entries[i].Key, o.hashes[i], o.entries[i].Count)
 	}
-	var cut uint64
-	if len(sum) > 2*s.k {
-		counts := make([]uint64, 0, len(sum))
-		for _, c := range sum {
-			counts = append(counts, c)
-		}
-		cut = nthLargest(counts, s.k)
-	}
-	n, e := s.n+o.n, s.err+o.err+cut
-	s.Reset()
-	for k, c := range sum {
-		if c > cut {
-			s.add(&k, c-cut)
-		}
-	}
-	s.n, s.err = n, e
+	s.joined(own, o.n, o.err)
 	return nil
+}
+
+// join adds one of the counters of another sketch. Their keys differ, so that one which s does not
+// have needs no place in the index before it is known to stay.
+func (s *TopK) join(key *Key, hash uint32, weight uint64) {
+	if at := s.seek(key, hash); at.entry != 0 {
+		s.entries[at.entry-1].Count += weight
+		return
+	}
+	s.push(key, hash, weight)
+}
+
+// joined ends a merge: all counters of both are there before the one reduction. own were those of s.
+func (s *TopK) joined(own int, n, bound uint64) {
+	if len(s.entries) > 2*s.k {
+		s.reduce()
+	} else {
+		s.place(own)
+	}
+	s.n += n
+	s.err += bound
 }
 
 // Reset forgets everything added.
 func (s *TopK) Reset() {
 	clear(s.index)
-	s.entries = s.entries[:0]
+	s.entries, s.hashes = s.entries[:0], s.hashes[:0]
 	s.n, s.err = 0, 0
 }
 

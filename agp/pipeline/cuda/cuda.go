@@ -235,7 +235,7 @@ func (p *Pipeline) Close() error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.ended = true
+	p.ended, p.reads.raw = true, nil
 	return p.mem.free()
 }
 

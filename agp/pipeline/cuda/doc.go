@@ -16,8 +16,8 @@
 // detectors nothing waits, and records and alerts come in no order. A full record ring loses
 // messages as it loses records: each kind is counted.
 //
-// The host looks at record rings and heartbeats every 0.5 to 15 ms, as the rings' size and what
-// comes allow. A warp whose heartbeat stands still for Config.Heartbeat is hung: Run says which, and
+// The host looks at record rings every 0.5 to 15 ms, as the rings' size and what comes allow, after a
+// second without a record every 45 ms, and at heartbeats every sixteenth of Config.Heartbeat. A warp whose heartbeat stands still for Config.Heartbeat is hung: Run says which, and
 // returns after Config.Patience at the latest, ErrHung, if the kernel does not end on command; then
 // only the end of the process ends it. ErrDevice is a GPU that has failed, see Explain. What was in
 // flows then is DropDeviceState, so that every packet has a record or a counted reason. On a flush

@@ -189,7 +189,7 @@ func (g *GPU) Launch(kernel string, blocks, warps, shared int, params []byte) (R
 
 // endEvery is how often it is looked whether a kernel has ended that nobody waits for: not often,
 // each look is a call of the driver.
-const endEvery = 100 * time.Millisecond
+const endEvery = 250 * time.Millisecond
 
 type gpuRun struct {
 	ended *cuda.Event // the stream may have more to do

@@ -15,6 +15,9 @@ import (
 // SketchConfig says what is summarised beside the flow records.
 type SketchConfig = summary.Config
 
+// errFreed says that the sketches went with the device's memory.
+var errFreed = errors.New("sketches are read after the end")
+
 // errMoved says that the device was moving what was read, several times in a row.
 var errMoved = errors.New("sketches were moved while they were read")
 
@@ -31,11 +34,11 @@ const (
 	readPatience = time.Second
 )
 
-// sketchReader is memory for what is read of a shard's sketches.
+// sketchReader is memory for what is read of the shards' sketches.
 type sketchReader struct {
-	table Addr // abi.QuantileTable, of all shards
-	raw   *abi.Summary
-	part  *summary.Summary
+	table     Addr             // abi.QuantileTable, of all shards
+	raw       *abi.Summary     // of one shard; page-locked, so that nothing copies it once more
+	part, all *summary.Summary // the same without heavy hitters, and of all shards
 }
 
 func (c *Config) setSketches() error {
@@ -91,8 +94,15 @@ func (p *Pipeline) newSketches() (Addr, error) {
 		if p.reads.table, err = p.write(bytesOf(&t)); err != nil {
 			return 0, err
 		}
-		p.reads.raw = &abi.Summary{}
+		raw, err := p.mem.mapped(len(bytesOf(&abi.Summary{})))
+		if err != nil {
+			return 0, err
+		}
+		p.reads.raw = at[abi.Summary](raw.Bytes)
 		if p.reads.part, err = summary.NewSummary(p.cfg.Key); err != nil {
+			return 0, err
+		}
+		if p.reads.all, err = summary.NewSummary(p.cfg.Key); err != nil {
 			return 0, err
 		}
 	}
@@ -127,14 +137,16 @@ func (p *Pipeline) newSketches() (Addr, error) {
 func (p *Pipeline) sketchRows(s *telemetry.Snapshot) {
 	serialize := p.cfg.Sketch != nil && p.cfg.Sketch.Serialize
 	if p.cfg.Sketches != 0 {
-		all, err := summary.NewSummary(p.cfg.Key)
+		var err error
+		all := p.reads.all
+		all.Reset(0)
 		for _, r := range p.rings {
 			for _, d := range r.shards {
 				if err == nil {
 					err = p.readSummary(d)
 				}
 				if err == nil {
-					err = all.Merge(p.reads.part)
+					err = mergeSummary(all, p.reads.part, p.reads.raw)
 				}
 			}
 		}
@@ -148,10 +160,13 @@ func (p *Pipeline) sketchRows(s *telemetry.Snapshot) {
 	p.order.found.Rows(s, serialize)
 }
 
-// readSummary reads what a snapshot shows of a shard: the last whole window if there is one. The
+// readSummary reads into p.reads.raw what a snapshot shows of a shard: the last whole window if there is one. The
 // device goes on meanwhile: counters may miss what it adds, but nothing is read that it moves.
 func (p *Pipeline) readSummary(d *shard) error {
 	raw := p.reads.raw
+	if raw == nil {
+		return errFreed
+	}
 	for began, pause := time.Now(), readPause; time.Since(began) < readPatience; time.Sleep(pause) {
 		pause = min(2*pause, maxReadPause)
 		var before, after abi.Sketches
@@ -187,7 +202,10 @@ func (p *Pipeline) readSummary(d *shard) error {
 			steady = steady && lists[i].Moves%2 == 0 && lists[i].Moves == again[i].Moves
 		}
 		if steady {
-			return loadSummary(p.reads.part, raw)
+			for i := range lists { // what was added since may not yet be whole
+				raw.Top[i].Head.Used = min(lists[i].Used, raw.Top[i].Head.Used)
+			}
+			return nil
 		}
 	}
 	return errMoved
@@ -205,7 +223,9 @@ func (p *Pipeline) heads(at Addr, to *[summary.TopLists]abi.Top) error {
 	return nil
 }
 
-func loadSummary(s *summary.Summary, raw *abi.Summary) error {
+// mergeSummary adds a shard's sketches to all. s is memory for it, without heavy hitters: these are
+// most of the work and come without a sketch between.
+func mergeSummary(all, s *summary.Summary, raw *abi.Summary) error {
 	s.StartNs, s.EndNs = raw.StartNs, raw.EndNs
 	err := errors.Join(s.Size.Load(raw.Size.N, raw.Size.Zero, raw.Size.Bins[:]), s.Delay.Load(raw.Delay.N, raw.Delay.Zero, raw.Delay.Bins[:]))
 	for i := range s.Distinct {
@@ -218,9 +238,12 @@ func loadSummary(s *summary.Summary, raw *abi.Summary) error {
 	for i := range s.Top {
 		t := &raw.Top[i]
 		n := min(int(t.Head.Used), len(t.Keys))
-		err = errors.Join(err, s.Top[i].Load(t.Head.N, t.Head.Err, t.Keys[:n], t.Counts[:n]))
+		err = errors.Join(err, all.Top[i].MergeRaw(t.Head.N, t.Head.Err, t.Keys[:n], t.Counts[:n]))
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return all.Merge(s)
 }
 
 // Features reads the per-flow histograms of one shard of a ring; nil if there are none. They are

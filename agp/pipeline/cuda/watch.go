@@ -11,10 +11,13 @@ import (
 
 // Times of the host's loop.
 const (
-	// How often it looks at the rings: as seldom as they allow, so that it needs hardly any of a
-	// core, and often enough that a record is never older than 20 ms.
+	// How often it looks at the rings: as seldom as they allow, because each time costs a virtual
+	// machine about 0.1 ms of a core, and often enough that a record is never older than 20 ms. When
+	// none has come for a time, the next may be three times as old.
 	leastPause = 500 * time.Microsecond
 	mostPause  = 15 * time.Millisecond
+	quietAfter = time.Second
+	quietTimes = 3
 	// A ring that nothing came from is left alone for as long as it takes to fill at this rate.
 	fillRate = 64 << 20 // bytes per second
 	// nowEvery is how often the device is told the time.
@@ -22,6 +25,8 @@ const (
 	// The host may itself be stopped or slow: of the time between two looks at a ring so much of
 	// the limit at most counts as silence of the ring.
 	silentShare = 8
+	// The heartbeats, which are in memory that the device writes, are looked at less often than records.
+	beatShare = 2 * silentShare
 )
 
 // watch is the state of the host's loop. It belongs to the goroutine of Run.
@@ -30,7 +35,9 @@ type watch struct {
 	beats  []beat
 	at     time.Time     // of the last turn
 	passed time.Duration // until it, since the one before
+	unseen time.Duration // since heartbeats were looked at
 	pause  time.Duration // until the next
+	quiet  time.Duration // since there was a record
 	most   time.Duration
 	now    time.Time // when the device was told the time
 
@@ -54,6 +61,7 @@ func newWatch(p *Pipeline) *watch {
 // the time.
 func (w *watch) turn(now time.Time) (n int) {
 	w.passed, w.at = now.Sub(w.at), now
+	w.unseen += w.passed
 	w.setPause(w.p.fill())
 	n = w.p.collect()
 	if c := &w.p.cfg; c.Port != nil && c.Now != nil && now.Sub(w.now) >= nowEvery {
@@ -67,8 +75,9 @@ func (w *watch) turn(now time.Time) (n int) {
 // have to go on.
 func (w *watch) check(beating bool) error {
 	err := w.p.check()
-	if err == nil && beating {
+	if err == nil && beating && w.unseen >= w.p.cfg.Heartbeat/beatShare {
 		err = w.look()
+		w.unseen = 0
 	}
 	return err
 }
@@ -77,6 +86,12 @@ func (w *watch) check(beating bool) error {
 // grows step by step and shrinks at once.
 func (w *watch) setPause(fill float64) {
 	want := w.most
+	if w.quiet += w.passed; fill > 0 {
+		w.quiet = 0
+	}
+	if w.quiet > quietAfter {
+		want *= quietTimes
+	}
 	if fill > 0 {
 		want = min(want, time.Duration(float64(w.passed)/(4*fill)))
 	}
@@ -154,7 +169,7 @@ func (w *watch) late(b *beat, count uint64, waits bool) bool {
 		b.count, b.silent = count, 0
 		return false
 	}
-	b.silent += min(w.passed, w.p.cfg.Heartbeat/silentShare)
+	b.silent += min(w.unseen, w.p.cfg.Heartbeat/silentShare)
 	if int64(b.silent) > w.longest.Load() {
 		w.longest.Store(int64(b.silent))
 	}

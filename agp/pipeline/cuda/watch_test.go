@@ -293,7 +293,7 @@ func TestAHostThatWasAwayBlamesNoRing(t *testing.T) {
 				wait(d, uint64(len(d.buf)))
 			}
 		}
-		w.passed = time.Hour
+		w.unseen = time.Hour
 		require.NoError(t, w.look())
 	}
 	for _, r := range p.rings {
@@ -310,7 +310,7 @@ func TestAHostThatWasAwayBlamesNoRing(t *testing.T) {
 			*r.shards[0].head += 512
 			*r.shards[0].tail += 512
 		}
-		w.passed = time.Hour
+		w.unseen = time.Hour
 		require.NoError(t, w.look())
 	}
 	for range silentShare {
@@ -511,7 +511,8 @@ func (r *ring) put(n int) {
 }
 
 // TestAnIdleHostLooksSeldom: the pause grows to its most while nothing comes, is short at once
-// when records come, and follows the size of the rings. A turn allocates nothing.
+// when records come, longer when none has come for a time, and follows the size of the rings. A turn
+// allocates nothing.
 func TestAnIdleHostLooksSeldom(t *testing.T) {
 	p := byHand(t, 16, 20)
 	w := newWatch(p)
@@ -539,6 +540,12 @@ func TestAnIdleHostLooksSeldom(t *testing.T) {
 	require.Equal(t, leastPause, turn())
 	require.Zero(t, testing.AllocsPerRun(100, func() { turn() }))
 	require.Zero(t, testing.AllocsPerRun(100, func() { p.rings[5].put(3); turn() }))
+	for w.quiet <= quietAfter {
+		turn()
+	}
+	require.InDelta(t, float64(quietTimes*mostPause), float64(turn()), 1e5)
+	p.rings[5].put(1)
+	require.LessOrEqual(t, turn(), mostPause)
 	require.Equal(t, leastPause, newWatch(byHand(t, 1, 12)).most)
 }
 

@@ -38,6 +38,7 @@ type LoadResult struct {
 	Late, Missing   uint64 // batches that were due before there was credit; packets that are nowhere
 	CPU             time.Duration
 	Snapshots       int
+	SnapshotCPU     time.Duration   // part of CPU: during snapshots
 	Gaps            []time.Duration // of the handovers
 	RSS             uint64          // bytes, under full load
 	DeviceAllocated uint64          // bytes of the pipeline's own
@@ -52,6 +53,8 @@ type port struct {
 	t       *LoadTest
 	started chan struct{} // closed when it runs
 	res     *LoadResult
+
+	snapshotCPU atomic.Int64
 }
 
 func newPort(g cuda.Device, queues []mlx5.Queue, t *LoadTest, res *LoadResult) (*port, error) {
@@ -89,6 +92,7 @@ func (p *port) Run(ctx context.Context) error {
 		}
 		taken = true
 		p.res.CPU, p.res.Seconds = processTime()-cpu, time.Since(begin).Seconds()
+		p.res.SnapshotCPU = time.Duration(p.snapshotCPU.Load())
 		p.res.RSS = resident()
 		if p.t.AtEnd != nil {
 			p.t.AtEnd()
@@ -205,8 +209,10 @@ func (p *port) beside(ctx context.Context, pipe *cuda.Pipeline) error {
 		case <-ctx.Done():
 			return nil
 		case <-snapshots:
+			before := processTime()
 			pipe.Snapshot(&s)
 			p.res.Snapshots++
+			p.snapshotCPU.Add(int64(processTime() - before))
 		case <-handovers:
 			gap, err := pipe.Handover(ctx, nil)
 			if ctx.Err() != nil {
