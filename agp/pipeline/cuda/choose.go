@@ -24,7 +24,7 @@ const contextBytes = 512 << 20
 // Need is the memory of a GPU that a pipeline for so many flows takes, about: what it really
 // takes depends on how many rings share them.
 func Need(flows int) uint64 {
-	return contextBytes + 3*uint64(flows)/2*uint64(unsafe.Sizeof(abi.Flow{})+unsafe.Sizeof(abi.Hist{})+unsafe.Sizeof(abi.Head{})+8)
+	return contextBytes + 29*uint64(flows)/20*uint64(unsafe.Sizeof(abi.Flow{})+unsafe.Sizeof(abi.Hist{})+unsafe.Sizeof(abi.Head{})+8)
 }
 
 // Fit says what keeps a GPU from running the pipeline with so much of its memory,

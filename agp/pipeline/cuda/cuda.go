@@ -248,8 +248,12 @@ func (p *Pipeline) allocate() error {
 	p.other, p.controls[1] = at[abi.Control](control.Bytes[mlx5.LineSize:]), control.Addr+mlx5.LineSize
 	var table []byte
 	var queues []mlx5.Queue
-	for range p.cfg.Rings {
-		r, err := p.newRing()
+	tables, err := p.mem.pieces(p.cfg.tables(), p.cfg.Rings*p.cfg.Shards)
+	if err != nil {
+		return err
+	}
+	for i := range p.cfg.Rings {
+		r, err := p.newRing(tables[i*p.cfg.Shards:])
 		if err != nil {
 			return err
 		}

@@ -120,6 +120,9 @@ func (g *GPU) Alloc(n int) (Addr, error) {
 	return Addr(p), g.ctx.Fill(p, 0, n)
 }
 
+// PageBytes is what the driver hands out memory in, to requests that are not much smaller.
+func (g *GPU) PageBytes() int { return 2 << 20 }
+
 // AllocMapped implements Device.
 func (g *GPU) AllocMapped(n int) (Mapped, error) {
 	b, err := g.ctx.HostAlloc(n)

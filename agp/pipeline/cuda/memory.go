@@ -28,6 +28,40 @@ func (a *arena) alloc(n int) (Addr, error) {
 	return at, nil
 }
 
+// paged is a Device whose memory comes in pages, of which what is left belongs to nobody.
+type paged interface{ PageBytes() int }
+
+// pieces allocates memory of given sizes several times: beside each other where it comes in pages,
+// else one by one, so that a device that sees where memory ends sees it of each.
+func (a *arena) pieces(sizes []int, times int) ([][]Addr, error) {
+	const align = 256
+	all := make([][]Addr, times)
+	var base Addr
+	_, together := a.dev.(paged)
+	if together {
+		total := 0
+		for _, n := range sizes {
+			total += (n + align - 1) / align * align
+		}
+		var err error
+		if base, err = a.alloc(times * total); err != nil {
+			return nil, err
+		}
+	}
+	for i := range all {
+		for _, n := range sizes {
+			at, err := base, error(nil)
+			if together {
+				base += Addr((n + align - 1) / align * align)
+			} else if at, err = a.alloc(n); err != nil {
+				return nil, err
+			}
+			all[i] = append(all[i], at)
+		}
+	}
+	return all, nil
+}
+
 // mapped is like AllocMapped, at a page.
 func (a *arena) mapped(n int) (Mapped, error) {
 	m, err := a.dev.AllocMapped(n + mlx5.PageSize)

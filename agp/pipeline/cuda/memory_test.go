@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/agp-net/telegraf-agp/agp/pipeline/cuda/abi"
+	"github.com/agp-net/telegraf-agp/cuda"
 )
 
 // TestCountersOfAKernelThatDiedWhileItWroteAreThoseOfBefore: and reading them ends.
@@ -27,4 +28,24 @@ func TestMemoryOfAKernelThatDoesNotEndStays(t *testing.T) {
 	p := &Pipeline{run: endless{}, mem: arena{held: []Addr{1}}}
 	require.ErrorIs(t, p.Close(), ErrHung)
 	require.Len(t, p.mem.held, 1)
+}
+
+// TestTablesShareTheirPages on a GPU, in the order in which they are asked for, and lie apart elsewhere.
+func TestTablesShareTheirPages(t *testing.T) {
+	g := playing(t, func(*played) cuda.Result { return 0 })
+	for _, c := range []struct {
+		dev  Device
+		held int
+	}{{g, 1}, {struct{ Device }{g}, 6}} {
+		a := arena{dev: c.dev}
+		all, err := a.pieces([]int{100, 256, 257}, 2)
+		require.NoError(t, err)
+		require.Len(t, a.held, c.held)
+		if c.held == 1 {
+			require.Equal(t, [][]Addr{{all[0][0], all[0][0] + 256, all[0][0] + 512}, {all[0][0] + 1024, all[0][0] + 1280, all[0][0] + 1536}}, all)
+			require.EqualValues(t, 2048, a.size)
+		}
+		require.NoError(t, a.free())
+	}
+	require.NoError(t, g.Close())
 }

@@ -10,9 +10,36 @@ import (
 	"github.com/agp-net/telegraf-agp/agp/mlx5"
 	"github.com/agp-net/telegraf-agp/agp/pipeline/cuda"
 	"github.com/agp-net/telegraf-agp/agp/pipeline/cuda/abi"
+	"github.com/agp-net/telegraf-agp/agp/source/model"
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
 	"github.com/agp-net/telegraf-agp/tests/simt"
 )
+
+// TestATableHasRoomForTheFlowsItIsFor: none is evicted when as many are there as there may be.
+func TestATableHasRoomForTheFlowsItIsFor(t *testing.T) {
+	for _, flows := range []int{1 << 8, 1 << 12, 1 << 16} {
+		traffic, err := model.NewTraffic(model.Profile{Seed: 1, Packets: uint64(flows), SYNFlood: 1}) // each another flow
+		require.NoError(t, err)
+		sink := &counting{}
+		p, err := cuda.New(cuda.Config{
+			Device: simt.Device(t), Source: traffic, Sink: sink, Rings: 2, Shards: 2, LogRQ: 9, LogRecords: 16, Lossless: true, Patience: 2 * time.Minute,
+			Flow: flow.Config{MaxFlows: flows},
+		})
+		require.NoError(t, err)
+		require.NoError(t, p.Run(t.Context()))
+		started, evicted := 0, 0
+		for ring := range 2 {
+			_, shards := p.Counters(ring)
+			for _, d := range shards {
+				started += int(d.Started)
+				evicted += int(d.Evicted)
+			}
+		}
+		require.NoError(t, p.Close())
+		require.Equal(t, flows, started)
+		require.Zero(t, evicted, "of %d", flows)
+	}
+}
 
 // TestQueuesInTheDevicesMemory: the host sees no byte of them, and several rings share a
 // multiprocessor; nothing is lost.
