@@ -177,7 +177,7 @@ type Pipeline struct {
 	controls [2]Addr      // of both
 	params   abi.Params
 	feeder   Feeder
-	swaps    chan swap
+	swaps    chan *swap
 	run      Run // the last generation
 	launches uint64
 	watch    *watch
@@ -201,7 +201,7 @@ func New(cfg Config) (*Pipeline, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
 	}
-	p := &Pipeline{cfg: cfg, mem: arena{dev: cfg.Device}, swaps: make(chan swap), wake: make(chan struct{}, 1), scoring: newScoring()}
+	p := &Pipeline{cfg: cfg, mem: arena{dev: cfg.Device}, swaps: make(chan *swap), wake: make(chan struct{}, 1), scoring: newScoring()}
 	p.order = order{found: score.NewFindings(cfg.Sink, cfg.Interface, cfg.Detect), limit: maxPending}
 	p.models.Store(cfg.Models)
 	p.scoring.scorer.Use(cfg.Models)
@@ -354,6 +354,17 @@ func (p *Pipeline) serve(ctx context.Context) error {
 			deadline = time.Now().Add(p.cfg.Patience)
 		}
 	}
+	lost := func(err error) error { // no kernel is left
+		failed = errors.Join(failed, err)
+		cancel(failed)
+		p.feeder.Interrupt()
+		if fed != nil {
+			if late := p.feederEnd(fed); !errors.Is(late, err) {
+				failed = errors.Join(failed, late)
+			}
+		}
+		return failed
+	}
 	for {
 		n := p.watch.turn(time.Now())
 		if failed == nil {
@@ -372,32 +383,20 @@ func (p *Pipeline) serve(ctx context.Context) error {
 			if swaps == nil {
 				continue
 			}
-			var load func() error
-			switch needs, err := p.adopt(false); {
-			case err != nil || needs == same:
-				continue
-			case needs == reload:
-				load = func() error {
-					_, err := p.adopt(true)
-					return err
+			if h := p.adopt(); h != nil {
+				if run, _, err = p.swap(run, h); run == nil {
+					return lost(err)
+				} else if err != nil {
+					p.refuse()
 				}
 			}
-			go func() { _, _ = p.Handover(feeding, load) }()
 			continue
 		case h := <-swaps:
 			var gap time.Duration
-			run, gap, err = p.swap(run, h.load)
+			run, gap, err = p.swap(run, h)
 			h.done <- swapped{gap, err}
 			if run == nil {
-				failed = errors.Join(failed, err)
-				cancel(failed)
-				p.feeder.Interrupt()
-				if fed != nil {
-					if late := p.feederEnd(fed); !errors.Is(late, err) {
-						failed = errors.Join(failed, late)
-					}
-				}
-				return failed
+				return lost(err)
 			}
 			continue
 		case <-told:
@@ -443,8 +442,10 @@ func (p *Pipeline) serve(ctx context.Context) error {
 
 // swap is a wish for another generation of the kernel.
 type swap struct {
-	load func() error
-	done chan swapped
+	load   func() error // nil: the next kernel need not wait for anything of the host
+	params *abi.Params  // nil: those of the last one
+	then   func()       // called when it has come to all rings; may be nil
+	done   chan swapped
 }
 
 type swapped struct {
@@ -459,7 +460,7 @@ type swapped struct {
 // next kernel waits on the device for the end of the one before, and the gap is much shorter. It
 // may be called from any goroutine while Run works, and waits for it.
 func (p *Pipeline) Handover(ctx context.Context, load func() error) (time.Duration, error) {
-	h := swap{load, make(chan swapped, 1)}
+	h := &swap{load: load, done: make(chan swapped, 1)}
 	select {
 	case p.swaps <- h:
 		r := <-h.done
@@ -470,27 +471,38 @@ func (p *Pipeline) Handover(ctx context.Context, load func() error) (time.Durati
 }
 
 // swap returns the kernel that runs now, nil if there is none.
-func (p *Pipeline) swap(run Run, load func() error) (Run, time.Duration, error) {
-	if load != nil {
-		return p.reload(run, load)
+func (p *Pipeline) swap(run Run, h *swap) (Run, time.Duration, error) {
+	if h.load != nil {
+		return p.reload(run, h)
 	}
 	*p.other = abi.Control{Command: p.control.Command, FlushNs: p.control.FlushNs, NowNs: p.control.NowNs}
+	was := p.params
+	p.change(h)
 	p.turn()
 	next, err := p.launch()
 	if err != nil { // nothing has happened
 		p.turn()
+		p.params = was
 		return run, 0, fmt.Errorf("launch: %w", err)
 	}
 	began := time.Now()
 	atomic.StoreUint32(&p.other.Command, abi.CommandStop)
-	if err = p.arrived(next, began); err != nil {
+	if err = p.arrived(next, began, h); err != nil {
 		return nil, 0, err
 	}
 	return next, time.Since(began), run.Wait(context.Background())
 }
 
+// change takes over the parameters of the next generation.
+func (p *Pipeline) change(h *swap) {
+	if h.params != nil {
+		p.params = *h.params
+		p.params.Control = p.controls[0]
+	}
+}
+
 // reload is swap with something to do while no kernel runs.
-func (p *Pipeline) reload(run Run, load func() error) (Run, time.Duration, error) {
+func (p *Pipeline) reload(run Run, h *swap) (Run, time.Duration, error) {
 	command := atomic.LoadUint32(&p.control.Command)
 	began := time.Now()
 	atomic.StoreUint32(&p.control.Command, abi.CommandStop)
@@ -509,20 +521,21 @@ func (p *Pipeline) reload(run Run, load func() error) (Run, time.Duration, error
 		return nil, 0, err
 	}
 	p.collect() // all of the old kernel's
-	loaded := load()
+	loaded := h.load()
+	p.change(h)
 	atomic.StoreUint32(&p.control.Command, command)
 	next, err := p.launch()
 	if err != nil {
 		return nil, 0, errors.Join(loaded, fmt.Errorf("launch: %w", err))
 	}
-	if err := p.arrived(next, began); err != nil {
+	if err := p.arrived(next, began, h); err != nil {
 		return nil, 0, errors.Join(loaded, err)
 	}
 	return next, time.Since(began), loaded
 }
 
 // arrived waits until the last launch has come to all rings.
-func (p *Pipeline) arrived(run Run, began time.Time) error {
+func (p *Pipeline) arrived(run Run, began time.Time, h *swap) error {
 	for i, r := range p.rings {
 		for atomic.LoadUint64(&r.stats.Launches) < p.launches {
 			select {
@@ -535,6 +548,9 @@ func (p *Pipeline) arrived(run Run, began time.Time) error {
 				runtime.Gosched()
 			}
 		}
+	}
+	if h.then != nil {
+		h.then()
 	}
 	return nil
 }

@@ -207,45 +207,47 @@ func (p *Pipeline) need(params *abi.Params, set *model.Set) error {
 	return nil
 }
 
-// adopt has other models score from now on, and says what the device needs for it.
-func (p *Pipeline) adopt(stopped bool) (change, error) {
+// adopt has other models score from now on, or from the generation on that is returned.
+func (p *Pipeline) adopt() *swap {
 	set := p.models.Load()
 	params := p.params
 	err := p.need(&params, set)
-	if err == nil && params.Messages != p.params.Messages && !stopped {
-		return reload, nil // the messages that wait are to be taken for what they are
-	}
-	p.collect()
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	if err == nil {
 		err = p.newHeads(params.HeadPackets)
 	}
 	if err != nil {
-		p.scoring.refused++
-		return same, err
+		p.refuse()
+		return nil
 	}
-	p.scoring.scorer.Use(set)
-	p.scoring.set = set
+	use := func() {
+		p.collect()
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.scoring.scorer.Use(set)
+		p.scoring.set = set
+	}
 	if params == p.params {
-		return same, nil
+		use()
+		return nil
 	}
-	p.params = params
-	return relaunch, nil
+	h := &swap{params: &params, then: use}
+	if params.Messages != p.params.Messages {
+		h.load = func() error { return nil } // messages that wait are to be taken for what they are
+	}
+	return h
 }
 
-// change is what other models need of the device.
-type change int
-
-const (
-	same     change = iota
-	relaunch        // with p.params as they are now
-	reload          // after adopt(true), while no kernel runs
-)
+func (p *Pipeline) refuse() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.scoring.refused++
+}
 
 // newHeads allocates memory for how flows begin, if it is needed and not yet there. The kernel that
-// runs has read the tables that it changes. p.mu is held.
+// runs has read the tables that it changes.
 func (p *Pipeline) newHeads(packets uint64) error {
+	p.mu.Lock() // a snapshot reads how much memory there is
+	defer p.mu.Unlock()
 	if packets == 0 || p.rings[0].shards[0].abi.Heads != 0 {
 		return nil
 	}
