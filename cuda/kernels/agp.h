@@ -24,6 +24,7 @@ enum {
 	// Shared memory: of a ring's receive warp, of each of its state warps, and of a block at most.
 	AGP_RECEIVER_SCRATCH = 8704,
 	AGP_SHARD_SCRATCH = 23168,
+	AGP_QUEUE = 7688, // from the receive warp, at the begin of a state warp's
 	AGP_BLOCK_SCRATCH = 232448,
 	AGP_TRIGGERS = 128,   // packet counts at which flows are scored, at most
 	AGP_HEAD_PAYLOAD = 48, // bytes of each direction

@@ -67,5 +67,6 @@ struct fifo {
 
 	AGP_DEVICE_MEMBER item *at(uint32_t i) { return &items[i % size]; }
 };
+static_assert(sizeof(fifo) == AGP_QUEUE, "tests know what belongs to two warps by this");
 
 #endif

@@ -22,6 +22,7 @@ const (
 	Warps           = 8
 	ReceiverScratch = 8704
 	ShardScratch    = 23168
+	Queue           = 7688
 	BlockScratch    = 232448
 	Stages          = 4
 	Triggers        = 128
