@@ -222,6 +222,7 @@ func everything(d *cudatest.Driver) (err error) {
 		func() error { return c.Fill(p, 0, 4096) },
 		func() error { return c.CopyToDevice(p, []byte("payload")) },
 		func() error { return c.CopyFromDevice(make([]byte, 7), p) },
+		func() error { return c.CopyAllFromDevice([]cuda.Piece{{To: make([]byte, 7), From: p}}) },
 		func() error {
 			f, err := c.DMABuf(p, 1<<16)
 			if err != nil {
@@ -431,6 +432,9 @@ func TestPersistentKernel(t *testing.T) {
 	got := make([]byte, 64)
 	require.NoError(t, c.CopyFromDevice(got, p))
 	require.EqualValues(t, 7, got[63])
+	pieces := make([]byte, 8)
+	require.NoError(t, c.CopyAllFromDevice([]cuda.Piece{{To: pieces[:3], From: p}, {To: pieces[5:], From: p + 61}}))
+	require.Equal(t, []byte{7, 7, 7, 0, 0, 7, 7, 7}, pieces)
 	require.NoError(t, s.CopyFromDevice(b, 0, p, 64))
 	require.NoError(t, s.Synchronize())
 	require.Equal(t, got, b.Bytes)
@@ -650,6 +654,7 @@ func TestArguments(t *testing.T) {
 	require.NoError(t, s.CopyRowsToDevice(cuda.Rows{Dst: p}, b, 0))
 	require.NoError(t, c.CopyToDevice(p, nil))
 	require.NoError(t, c.CopyFromDevice(nil, p))
+	require.NoError(t, c.CopyAllFromDevice([]cuda.Piece{{From: p}}))
 	require.NoError(t, c.Fill(p, 0, 0))
 	require.ErrorIs(t, c.Free(p+1), cuda.InvalidValue)
 	require.NoError(t, b.Free())

@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -152,6 +153,30 @@ func (c *Context) CopyFromDevice(dst []byte, p DevicePtr) error {
 		return err
 	}
 	return c.copies.Synchronize()
+}
+
+// Piece is a copy from the device: From is copied to To.
+type Piece struct {
+	To   []byte
+	From DevicePtr
+}
+
+// CopyAllFromDevice copies pieces, one after the other, and waits once. Works while a persistent kernel
+// runs.
+func (c *Context) CopyAllFromDevice(pieces []Piece) error {
+	err := c.do("cuMemcpyDtoHAsync", func() Result {
+		for _, p := range pieces {
+			if len(p.To) == 0 {
+				continue
+			}
+			if r := c.api.MemcpyDtoHAsync(unsafe.Pointer(&p.To[0]), uint64(p.From), uint64(len(p.To)), c.copies.handle); r != api.Success {
+				return r
+			}
+		}
+		return api.Success
+	})
+	// What was queued before one that failed still writes.
+	return errors.Join(err, c.copies.Synchronize())
 }
 
 // DMABuf exports memory of Alloc so that another device can write into it. p and n

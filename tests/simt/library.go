@@ -134,6 +134,16 @@ func (l *Library) Read(p []byte, a cuda.Addr) error {
 	return err
 }
 
+// ReadAll implements cuda.Device.
+func (l *Library) ReadAll(pieces []cuda.Piece) error {
+	for _, p := range pieces {
+		if err := l.Read(p.To, cuda.Addr(p.From)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (l *Library) bytes(a cuda.Addr, n int) ([]byte, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/agp-net/telegraf-agp/agp/pipeline/cuda/abi"
+	"github.com/agp-net/telegraf-agp/cuda"
 )
 
 // Device is what the pipeline needs of a machine that runs kernels: a GPU (package cuda of this
@@ -22,6 +23,9 @@ type Device interface {
 	// kernel that runs.
 	Write(a Addr, p []byte) error
 	Read(p []byte, a Addr) error
+	// ReadAll reads pieces one after the other, and waits once. Into memory of AllocMapped it costs
+	// the host the least.
+	ReadAll(pieces []Piece) error
 	// Launch starts a kernel of blocks times warps warps, with so many bytes of shared memory for
 	// each block. params are the bytes of its only argument. It waits for what was launched on the
 	// same stream (StreamOf) before it.
@@ -32,6 +36,9 @@ type Device interface {
 
 // Addr is an address as the device knows it.
 type Addr = abi.Addr
+
+// Piece is what is read of device memory.
+type Piece = cuda.Piece
 
 // Mapped is memory that host and device share. What a kernel writes meanwhile is read with
 // sync/atomic.

@@ -157,6 +157,9 @@ func (g *GPU) Write(a Addr, p []byte) error { return g.ctx.CopyToDevice(cuda.Dev
 // Read implements Device.
 func (g *GPU) Read(p []byte, a Addr) error { return g.ctx.CopyFromDevice(p, cuda.DevicePtr(a)) }
 
+// ReadAll implements Device.
+func (g *GPU) ReadAll(pieces []Piece) error { return g.ctx.CopyAllFromDevice(pieces) }
+
 // Launch implements Device.
 func (g *GPU) Launch(kernel string, blocks, warps, shared int, params []byte) (Run, error) {
 	f, ok := g.funcs[kernel]

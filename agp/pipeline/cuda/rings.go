@@ -36,6 +36,9 @@ type shard struct {
 	stats *abi.ShardStats
 	seen  abi.ShardStats // last read
 
+	sketches abi.Sketches // last read
+	whole    bool         // a whole window was there then
+
 	scored map[uint32]flow.Ref // by place: flows with scores
 	mark   score.Position      // it has told all that was until then
 }
@@ -182,6 +185,5 @@ func (p *Pipeline) newShard(tables []Addr) (*shard, error) {
 	for i, at := range []*Addr{&d.abi.Tags, &d.abi.Due, &d.abi.Flows, &d.abi.Hists, &d.abi.State} {
 		*at = tables[i]
 	}
-	d.abi.Sketches, err = p.newSketches()
-	return d, err
+	return d, p.newSketches(d)
 }

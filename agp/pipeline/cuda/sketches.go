@@ -10,6 +10,7 @@ import (
 	"github.com/agp-net/telegraf-agp/agp/pipeline/summary"
 	"github.com/agp-net/telegraf-agp/agp/sketch"
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
+	"github.com/agp-net/telegraf-agp/cuda"
 )
 
 // SketchConfig says what is summarised beside the flow records.
@@ -37,8 +38,17 @@ const (
 // sketchReader is memory for what is read of the shards' sketches.
 type sketchReader struct {
 	table     Addr             // abi.QuantileTable, of all shards
-	raw       *abi.Summary     // of one shard; page-locked, so that nothing copies it once more
+	raw       *rawSummary      // of one shard; page-locked, so that nothing copies it once more
 	part, all *summary.Summary // the same without heavy hitters, and of all shards
+	pieces    []Piece
+}
+
+// rawSummary is a summary with what tells whether it has moved meanwhile.
+type rawSummary struct {
+	before, after abi.Sketches
+	times         [2]int64 // of the other window
+	lists, again  [summary.TopLists]abi.Top
+	abi.Summary
 }
 
 func (c *Config) setSketches() error {
@@ -80,10 +90,10 @@ func (p *Pipeline) write(b []byte) (Addr, error) {
 	return a, p.cfg.Device.Write(a, b)
 }
 
-// newSketches allocates the sketches of one shard; 0 if there are none.
-func (p *Pipeline) newSketches() (Addr, error) {
+// newSketches allocates the sketches of one shard, if there are any.
+func (p *Pipeline) newSketches(d *shard) error {
 	if p.cfg.Sketches == 0 {
-		return 0, nil
+		return nil
 	}
 	var err error
 	if p.reads.table == 0 {
@@ -92,18 +102,18 @@ func (p *Pipeline) newSketches() (Addr, error) {
 		copy(unsafe.Slice(&t.First[0][0], len(first)), first)
 		copy(t.High[:], high)
 		if p.reads.table, err = p.write(bytesOf(&t)); err != nil {
-			return 0, err
+			return err
 		}
-		raw, err := p.mem.mapped(len(bytesOf(&abi.Summary{})))
+		raw, err := p.mem.mapped(len(bytesOf(&rawSummary{})))
 		if err != nil {
-			return 0, err
+			return err
 		}
-		p.reads.raw = at[abi.Summary](raw.Bytes)
+		p.reads.raw = at[rawSummary](raw.Bytes)
 		if p.reads.part, err = summary.NewSummary(p.cfg.Key); err != nil {
-			return 0, err
+			return err
 		}
 		if p.reads.all, err = summary.NewSummary(p.cfg.Key); err != nil {
-			return 0, err
+			return err
 		}
 	}
 	s := abi.Sketches{WindowNs: p.cfg.Sketch.WindowNs, Table: p.reads.table}
@@ -118,7 +128,7 @@ func (p *Pipeline) newSketches() (Addr, error) {
 			d.KXQ[0] = float64(len(d.Reg)) // registers of 2^0
 		}
 		if s.Summary[i], err = p.write(bytesOf(empty)); err != nil {
-			return 0, err
+			return err
 		}
 	}
 	size := map[uint32]uintptr{abi.SketchBlocked: unsafe.Sizeof(abi.Blocked{}), abi.SketchPublished: unsafe.Sizeof(abi.Published{})}[p.cfg.Sketches&featureSketches]
@@ -127,10 +137,12 @@ func (p *Pipeline) newSketches() (Addr, error) {
 			break
 		}
 		if s.Feature[i], err = p.mem.alloc(int(size)); err != nil {
-			return 0, err
+			return err
 		}
 	}
-	return p.write(bytesOf(&s))
+	d.sketches = s
+	d.abi.Sketches, err = p.write(bytesOf(&s))
+	return err
 }
 
 // sketchRows appends the readings of all rings together. p.mu is held.
@@ -146,7 +158,7 @@ func (p *Pipeline) sketchRows(s *telemetry.Snapshot) {
 					err = p.readSummary(d)
 				}
 				if err == nil {
-					err = mergeSummary(all, p.reads.part, p.reads.raw)
+					err = mergeSummary(all, p.reads.part, &p.reads.raw.Summary)
 				}
 			}
 		}
@@ -160,67 +172,66 @@ func (p *Pipeline) sketchRows(s *telemetry.Snapshot) {
 	p.order.found.Rows(s, serialize)
 }
 
-// readSummary reads into p.reads.raw what a snapshot shows of a shard: the last whole window if there is one. The
-// device goes on meanwhile: counters may miss what it adds, but nothing is read that it moves.
+// readSummary reads into p.reads.raw what a snapshot shows of a shard: the last whole window if there
+// is one. The device goes on meanwhile: counters may miss what it adds, but nothing is read that it
+// moves. Which summary it will be is guessed, so that all is read at once.
 func (p *Pipeline) readSummary(d *shard) error {
-	raw := p.reads.raw
-	if raw == nil {
+	m := p.reads.raw
+	if m == nil {
 		return errFreed
 	}
-	for began, pause := time.Now(), readPause; time.Since(began) < readPatience; time.Sleep(pause) {
-		pause = min(2*pause, maxReadPause)
-		var before, after abi.Sketches
-		if err := p.cfg.Device.Read(bytesOf(&before), d.abi.Sketches); err != nil {
+	seen := &d.sketches
+	for began, pause := time.Now(), readPause; time.Since(began) < readPatience; {
+		at, other := seen.Summary[seen.Now], seen.Summary[1-seen.Now]
+		if d.whole {
+			at = other
+		}
+		p.reads.piece(bytesOf(&m.before), d.abi.Sketches)
+		if seen.WindowNs > 0 {
+			p.reads.piece(bytesOf(&m.times), other)
+		}
+		p.reads.heads(&m.lists, at)
+		p.reads.piece(bytesOf(&m.Summary), at)
+		p.reads.heads(&m.again, at)
+		p.reads.piece(bytesOf(&m.after), d.abi.Sketches)
+		err := p.cfg.Device.ReadAll(p.reads.pieces)
+		p.reads.pieces = p.reads.pieces[:0]
+		if err != nil {
 			return err
 		}
-		at := before.Summary[before.Now]
-		if before.WindowNs > 0 {
-			last := before.Summary[1-before.Now]
-			var times [2]int64
-			if err := p.cfg.Device.Read(bytesOf(&times), last); err != nil {
-				return err
-			}
-			if times[0] != 0 {
-				at = last
-			}
+		whole := seen.WindowNs > 0 && m.times[0] != 0
+		if m.before.Now != seen.Now || whole != d.whole {
+			seen.Now, d.whole = m.before.Now, whole
+			continue
 		}
-		var lists, again [summary.TopLists]abi.Top
-		if err := p.heads(at, &lists); err != nil {
-			return err
-		}
-		if err := p.cfg.Device.Read(bytesOf(raw), at); err != nil {
-			return err
-		}
-		if err := p.heads(at, &again); err != nil {
-			return err
-		}
-		if err := p.cfg.Device.Read(bytesOf(&after), d.abi.Sketches); err != nil {
-			return err
-		}
-		steady := before.Now == after.Now
-		for i := range lists {
-			steady = steady && lists[i].Moves%2 == 0 && lists[i].Moves == again[i].Moves
+		steady := m.before.Now == m.after.Now
+		for i := range m.lists {
+			steady = steady && m.lists[i].Moves%2 == 0 && m.lists[i].Moves == m.again[i].Moves
 		}
 		if steady {
-			for i := range lists { // what was added since may not yet be whole
-				raw.Top[i].Head.Used = min(lists[i].Used, raw.Top[i].Head.Used)
+			for i := range m.lists { // what was added since may not yet be whole
+				m.Top[i].Head.Used = min(m.lists[i].Used, m.Top[i].Head.Used)
 			}
 			return nil
 		}
+		time.Sleep(pause)
+		pause = min(2*pause, maxReadPause)
 	}
 	return errMoved
 }
 
+// piece is read with the next ReadAll.
+func (r *sketchReader) piece(to []byte, from Addr) {
+	r.pieces = append(r.pieces, Piece{To: to, From: cuda.DevicePtr(from)})
+}
+
 // heads reads the heads of the lists of heavy hitters.
-func (p *Pipeline) heads(at Addr, to *[summary.TopLists]abi.Top) error {
+func (r *sketchReader) heads(to *[summary.TopLists]abi.Top, at Addr) {
 	var s abi.Summary
 	for i := range to {
 		off := unsafe.Offsetof(s.Top) + uintptr(i)*unsafe.Sizeof(s.Top[0])
-		if err := p.cfg.Device.Read(bytesOf(&to[i]), at+Addr(off)); err != nil {
-			return err
-		}
+		r.piece(bytesOf(&to[i]), at+Addr(off))
 	}
-	return nil
 }
 
 // mergeSummary adds a shard's sketches to all. s is memory for it, without heavy hitters: these are
