@@ -22,9 +22,10 @@ enum {
 	AGP_SHARDS = 7,  // state warps of a ring, at most
 	AGP_WARPS = 8,   // of a block, at most: more would have too few registers each
 	// Shared memory: of a ring's receive warp, of each of its state warps, and of a block at most.
-	AGP_RECEIVER_SCRATCH = 8704,
-	AGP_SHARD_SCRATCH = 23168,
+	AGP_RECEIVER_SCRATCH = 8464,
+	AGP_SHARD_SCRATCH = 24736,
 	AGP_QUEUE = 7688, // from the receive warp, at the begin of a state warp's
+	AGP_TABLE_SCRATCH = 25792, // of a block: for all its warps, if there are sketches of quantiles
 	AGP_BLOCK_SCRATCH = 232448,
 	AGP_TRIGGERS = 128,   // packet counts at which flows are scored, at most
 	AGP_HEAD_PAYLOAD = 48, // bytes of each direction

@@ -39,7 +39,10 @@ struct raw {
 AGP_DEVICE raw fetch(const agp_ring &r, uint64_t i) {
 	uint64_t at = r.cq + (i & (((uint64_t)1 << r.log_cq) - 1)) * 64;
 	raw w;
-	w.high = take16(at + 48);
+	// The third word is not asked for: its register would be given to something else at once,
+	// which would wait for the load.
+	uint64_t time = sys::load64(at + 48);
+	w.high = words{{(uint32_t)time, (uint32_t)(time >> 32), 0, sys::load32(at + 60)}};
 	w.low = take16(at + 32);
 	w.rest = take16(r.flags & AGP_RELAY ? at : at + 16);
 	return w;
@@ -56,11 +59,11 @@ AGP_DEVICE entry decode(const agp_ring &r, const raw &w) {
 	e.byte_cnt = e.wire_len = swap32(low.w[3]);
 	e.tci = -1;
 	e.link = 1;
-	if ((op_own >> 2 & 3) == 3 && op != error) {
+	if (AGP_RARE((op_own >> 2 & 3) == 3 && op != error)) {
 		e.kind = compressed;
 		return e;
 	}
-	if (op == error || op == 13) {
+	if (AGP_RARE(op == error || op == 13)) {
 		e.kind = fault;
 		e.syndrome = high.w[1] >> 24;
 		e.vendor = high.w[1] >> 16 & 0xff;
@@ -78,13 +81,13 @@ AGP_DEVICE entry decode(const agp_ring &r, const raw &w) {
 		raw = (uint64_t)r.time_base_ns + (d < 0 ? (uint64_t)0 - ns : ns);
 	}
 	e.time = raw;
-	if (op == no_packet) {
+	if (AGP_RARE(op == no_packet)) {
 		e.kind = time;
 		if (r.flags & AGP_NUMBERED)
 			e.number = numbered(w.rest);
 		return e;
 	}
-	if (op < send || op > send_inv) {
+	if (AGP_RARE(op < send || op > send_inv)) {
 		e.kind = unknown;
 		return e;
 	}

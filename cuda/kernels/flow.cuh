@@ -1,5 +1,5 @@
 // The state of one flow and what a packet does to it: a port of agp/flow, which says why things
-// are as they are. One lane works on one flow at a time; nothing here is a collective.
+// are as they are. One lane works on one flow at a time; nothing here is a collective but fold.
 #ifndef AGP_FLOW_CUH
 #define AGP_FLOW_CUH
 
@@ -110,27 +110,38 @@ AGP_DEVICE void cut(agp_flow *f) {
 	f->time_steps = f->syn_retransmits = f->coalesced = f->told_bytes = 0;
 }
 
-// count adds the n-th packet of the record to its histograms.
-AGP_DEVICE void count(agp_flow *f, agp_hist *h, uint64_t n, uint8_t size, uint8_t delay) {
-	int i = (int)((n - 1) % AGP_BINNED);
-	if (i == 0 && n > 1) {
-		int from = 0; // the record's first packet has no delay
-		if (f->tier == 0) {
-			clear(h, sizeof *h);
+// folds says whether there is no room for the bins of the record's next packet: fold comes first.
+AGP_DEVICE bool folds(const agp_flow &f) {
+	uint64_t n = packets(f);
+	return n != 0 && n % AGP_BINNED == 0;
+}
+
+// fold adds the last bins of one flow to its histograms. All lanes call it: half of them take the
+// sizes, half the delays.
+AGP_DEVICE void fold(agp_flow *f, agp_hist *h) {
+	uint32_t l = warp::lane(), half = l / AGP_BINNED, i = l % AGP_BINNED;
+	bool fresh = f->tier == 0;
+	uint64_t n = packets(*f);
+	uint32_t *c = half ? &h->delay[f->bins[1][i]] : &h->size[f->bins[0][i]];
+	warp::sync(warp::all); // all have looked
+	if (fresh) {
+		for (uint32_t at = l * 16; at < sizeof *h; at += AGP_LANES * 16)
+			store16((char *)h + at, words{{0, 0, 0, 0}});
+		if (l == 0)
 			f->tier = 1;
-			from = 1;
-		}
-		for (int j = 0; j < AGP_BINNED; j++) {
-			uint32_t *c = &h->size[f->bins[0][j]];
-			if (*c != UINT32_MAX)
-				++*c;
-			c = &h->delay[f->bins[1][j]];
-			if (j >= from && *c != UINT32_MAX)
-				++*c;
+		warp::sync(warp::all);
+	}
+	bool on = !(fresh && half && i == 0); // the record's first packet has no delay
+	if (n < UINT32_MAX) {
+		if (on)
+			own::add(c, 1);
+	} else { // a counter may be at its end, where it stays
+		for (uint32_t turn = 0; turn < AGP_LANES; turn++) {
+			if (on && l == turn && *c != UINT32_MAX)
+				own::add(c, 1);
+			warp::sync(warp::all);
 		}
 	}
-	f->bins[0][i] = size;
-	f->bins[1][i] = delay;
 }
 
 AGP_DEVICE bool seq_lt(uint32_t a, uint32_t b) { return (int32_t)(a - b) < 0; }
@@ -269,7 +280,7 @@ AGP_DEVICE void confirm(agp_flow *f) {
 
 // update adds a packet to the flow. opened says that it is the flow's first, not one that goes
 // on after a cut. It returns whether time went back.
-AGP_DEVICE bool update(agp_flow *f, agp_hist *hist, const agp_packet &p, bool sender_b, bool opened, bool coalesced, uint64_t seq) {
+AGP_DEVICE bool update(agp_flow *f, const agp_packet &p, bool sender_b, bool opened, bool coalesced, uint64_t seq) {
 	uint64_t n = packets(*f) + 1;
 	int64_t ts = p.ts_ns;
 	if (n == 1) {
@@ -314,7 +325,9 @@ AGP_DEVICE bool update(agp_flow *f, agp_hist *hist, const agp_packet &p, bool se
 	h->l3_bytes += p.l3_len;
 	h->payload_bytes += p.payload_len;
 	h->wire_sq += (uint64_t)wire * wire;
-	count(f, hist, n, bins::size(p.l3_len), n == 1 ? (uint8_t)0 : bins::delay(delay));
+	int at = (int)((n - 1) % AGP_BINNED);
+	f->bins[0][at] = bins::size(p.l3_len);
+	f->bins[1][at] = n == 1 ? (uint8_t)0 : bins::delay(delay);
 	if (p.protocol == TCP) {
 		h->tcp_flags |= p.tcp_flags;
 		from(f, d, p.side);

@@ -2,6 +2,8 @@
 #include "nic.cuh"
 #include "shard.cuh"
 
+static_assert(sizeof(agp_quantile_table) <= AGP_TABLE_SCRATCH, "the host allocates shared memory by this");
+
 // serve gives each ring of a block its warps until the host wants them to end. There is no
 // meeting point for the whole block after the first.
 template <bool extras> AGP_DEVICE void serve(const agp_params &params, char *memory) {
@@ -9,9 +11,16 @@ template <bool extras> AGP_DEVICE void serve(const agp_params &params, char *mem
 	uint32_t ring = warp::index() / (warps * params.per_block) * params.per_block + mine;
 	char *room = memory + mine * (AGP_RECEIVER_SCRATCH + params.shards * AGP_SHARD_SCRATCH);
 	shard_scratch *shards = (shard_scratch *)(room + AGP_RECEIVER_SCRATCH);
+	agp_quantile_table *table = (agp_quantile_table *)(memory + params.per_block * (AGP_RECEIVER_SCRATCH + params.shards * AGP_SHARD_SCRATCH));
 	if (warp::lane() == 0 && role > 0) {
 		fifo *in = &((shard_scratch *)((char *)shards + (role - 1) * AGP_SHARD_SCRATCH))->in;
 		in->head = in->tail = 0;
+	}
+	if (extras && (params.sketches & AGP_SKETCH_QUANTILES)) { // the rings' tables are the same
+		const agp_shard *any = (const agp_shard *)((const agp_ring *)params.rings)->shards;
+		const char *from = (const char *)((const agp_sketches *)any->sketches)->table;
+		for (uint32_t i = (warp::local() * AGP_LANES + warp::lane()) * 16; i < sizeof *table; i += params.per_block * warps * AGP_LANES * 16)
+			store16((char *)table + i, load16(from + i));
 	}
 	warp::barrier();
 	if (ring >= params.count)
@@ -22,7 +31,7 @@ template <bool extras> AGP_DEVICE void serve(const agp_params &params, char *mem
 		w.run();
 	} else {
 		shard<extras> w;
-		w.init(&params, ring, role - 1, (shard_scratch *)((char *)shards + (role - 1) * AGP_SHARD_SCRATCH));
+		w.init(&params, ring, role - 1, (shard_scratch *)((char *)shards + (role - 1) * AGP_SHARD_SCRATCH), table);
 		w.run();
 	}
 }

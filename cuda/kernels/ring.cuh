@@ -17,7 +17,7 @@ const uint32_t WINDOW = 96, ROW = WINDOW / 4 + 4;
 enum { LOOKS = 8 };
 // ASKS is after how many batches the host is asked what it wants. Its memory is far: the answer is
 // looked at a batch later, when it has come.
-enum { ASKS = 8 };
+enum { ASKS = 64 };
 
 const int64_t clock_back_ns = 60000000000;
 
@@ -83,7 +83,7 @@ template <bool extras> struct receiver {
 	// room waits until every shard has room for as many items as lane i wants of shard i.
 	AGP_DEVICE_MEMBER void room(uint32_t want) {
 		bool one = warp::lane() < p->shards;
-		for (uint32_t spins = 0; warp::ballot(warp::all, one && head + want - tail > fifo::size); spins++) {
+		for (uint32_t spins = 0; AGP_RARE(warp::ballot(warp::all, one && head + want - tail > fifo::size)); spins++) {
 			if (spins)
 				pause(20);
 			if (one)
@@ -160,7 +160,7 @@ template <bool extras> struct receiver {
 			mine += mine == k && cqe::owned(*r, first + k, w.own[k]) ? 1 : 0;
 		int gap = ffs(warp::ballot(warp::all, mine < LOOKS)), last = gap < 0 ? AGP_LANES - 1 : gap;
 		uint32_t n = (uint32_t)last * LOOKS + warp::shfl(warp::all, mine, (uint32_t)last);
-		if (n == 0)
+		if (AGP_RARE(n == 0))
 			return;
 		sys::acquire(); // for what all lanes saw: each may read what another one looked for
 		warp::sync(warp::all);
@@ -169,7 +169,7 @@ template <bool extras> struct receiver {
 
 	// ready returns how many entries may be taken.
 	AGP_DEVICE_MEMBER uint32_t ready() {
-		if (known == ci)
+		if (AGP_RARE(known == ci))
 			found(look());
 		uint64_t n = known - ci;
 		return n < p->batch ? (uint32_t)n : p->batch;
@@ -182,7 +182,9 @@ template <bool extras> struct receiver {
 	// begin with the one of index first.
 	AGP_DEVICE_MEMBER void bring(const cqe::entry &e, uint32_t n, uint64_t first, uint32_t to) {
 		uint32_t l = warp::lane();
-		uint32_t takers = warp::ballot(warp::all, l < n && takes(e));
+		uint32_t takers = warp::all;
+		if (AGP_RARE(warp::ballot(warp::all, l < n && e.kind != cqe::packet)))
+			takers = warp::ballot(warp::all, l < n && takes(e));
 		if (l < n && e.kind == cqe::packet) {
 			uint64_t from = slot(first + (uint32_t)popc(takers & ((1u << l) - 1)));
 			uint32_t *row = x->head[to][l], len = captured(e);
@@ -201,7 +203,7 @@ template <bool extras> struct receiver {
 		uint32_t l = warp::lane(), status = AGP_RUNNING, n = *count;
 		watch.start(++turns % 61 == 0, x->stats.cycles);
 		cqe::entry e = next;
-		if (next_n == 0) {
+		if (AGP_RARE(next_n == 0)) {
 			e = cqe::entry{};
 			e.kind = cqe::unknown;
 			if (l < n)
@@ -213,33 +215,25 @@ template <bool extras> struct receiver {
 		uint32_t mine = half, ahead = known - ci - n < p->batch ? (uint32_t)(known - ci - n) : p->batch;
 		half ^= 1;
 		next_n = 0;
+		copies::arrived(); // before the next loads are on their way: it would wait for them too
 		cqe::raw later = cqe::fetch(*r, ci + (l < ahead ? n + l : 0)); // of all lanes, so that none waits for it here
 		bool few = known - ci - n <= p->batch;
 		looks more = {};
-		if (few)
+		if (AGP_RARE(few))
 			more = look();
-		uint32_t takers = warp::ballot(warp::all, l < n && takes(e)), below = (1u << l) - 1;
-		bool wrong = l < n && takes(e) && e.wqe != (uint32_t)((wqes + (uint32_t)popc(takers & below)) & 0xffff);
-		bool fatal = e.kind == cqe::fault && (e.syndrome == 2 || e.syndrome == 4 || e.syndrome == 5);
-		// What cannot be gone on with ends the batch: before it, or with it if it was taken.
-		uint32_t stop = warp::ballot(warp::all, l < n && (wrong || fatal || e.kind == cqe::compressed));
-		if (stop) {
-			uint32_t at = (uint32_t)ffs(stop), after = 0;
-			uint32_t kind = warp::shfl(warp::all, e.kind, at), off = warp::shfl(warp::all, (uint32_t)wrong, at);
-			if (kind == cqe::compressed)
-				status = AGP_COMPRESSED;
-			else if (off)
-				status = AGP_DESYNC;
-			else {
-				status = AGP_RESET;
-				after = 1;
-			}
-			n = *count = at + after;
+		// Nearly always all entries are of packets, in order.
+		uint64_t index = wqes + l;
+		uint32_t taken = n, times = 0;
+		if (AGP_RARE(warp::ballot(warp::all, l < n && (e.kind != cqe::packet || e.wqe != (uint32_t)(index & 0xffff))))) {
+			uint32_t takers = warp::ballot(warp::all, l < n && takes(e));
+			index = wqes + (uint32_t)popc(takers & ((1u << l) - 1));
+			status = check(e, count, index);
+			n = *count;
+			taken = (uint32_t)popc(takers & (n < 32 ? (1u << n) - 1 : warp::all));
+			times = warp::ballot(warp::all, l < n && e.kind == cqe::time);
+			faults(e, n);
 		}
-		uint64_t index = wqes + (uint32_t)popc(takers & below);
-		wqes += (uint32_t)popc(takers & (n < 32 ? (1u << n) - 1 : warp::all));
-		faults(e, n);
-		copies::arrived();
+		wqes += taken;
 		watch.lap(0);
 		agp_packet packet = {}, *q = &packet;
 		uint8_t verdict = 0xff;
@@ -257,13 +251,20 @@ template <bool extras> struct receiver {
 			}
 		}
 		uint32_t good = warp::ballot(warp::all, verdict == 0);
-		for (uint32_t left = warp::ballot(warp::all, verdict == 0 && (q->flags & AGP_FRAGMENT)); left; left &= left - 1) {
-			if ((uint32_t)ffs(left) == l) {
-				agp_packet whole = *q; // so that q stays in registers
-				resolve((agp_fragment *)r->fragments, r->log_fragments, &whole);
-				*q = whole;
+		if (AGP_RARE(warp::ballot(warp::all, l < n && (verdict != 0 || (q->flags & AGP_FRAGMENT))))) {
+			for (uint32_t left = warp::ballot(warp::all, verdict == 0 && (q->flags & AGP_FRAGMENT)); left; left &= left - 1) {
+				if ((uint32_t)ffs(left) == l) {
+					agp_packet whole = *q; // so that q stays in registers
+					resolve((agp_fragment *)r->fragments, r->log_fragments, &whole);
+					*q = whole;
+				}
+				warp::sync(warp::all);
 			}
-			warp::sync(warp::all);
+			for (uint32_t left = warp::ballot(warp::all, l < n && e.kind == cqe::packet && verdict != 0); left; left &= left - 1) {
+				if ((uint32_t)ffs(left) == l)
+					x->stats.drops[verdict % AGP_VERDICTS]++;
+				warp::sync(warp::all);
+			}
 		}
 		if (ahead && status == AGP_RUNNING) {
 			next = cqe::entry{};
@@ -285,7 +286,6 @@ template <bool extras> struct receiver {
 		tally(n, e, verdict, *q, parts);
 		watch.lap(2);
 		// Packets between two ticks are added together.
-		uint32_t times = warp::ballot(warp::all, l < n && e.kind == cqe::time);
 		for (uint32_t from = 0; from < n;) {
 			int64_t tick = 0;
 			bool ticks = false;
@@ -293,18 +293,38 @@ template <bool extras> struct receiver {
 			uint32_t part = (to < 32 ? (1u << to) - 1 : warp::all) & ~((1u << from) - 1) & good;
 			if (part)
 				add(part, *q, k, hash, parts, e.number, slot(index));
-			if (ticks)
+			if (AGP_RARE(ticks))
 				tell(item::tick, tick, warp::shfl(warp::all, e.number, to & 31));
 			from = to;
 			if (from < n && (times >> from & 1))
 				from++; // the tick's own entry
 		}
-		if (few)
+		if (AGP_RARE(few))
 			found(more);
 		watch.lap(3);
 		watch.stop(&x->stats, n);
 		ci += n;
 		return status;
+	}
+
+	// check looks for what cannot be gone on with: it ends the batch, before it or with it if it was
+	// taken. It says so in count, and returns what becomes of the ring. index is that of the lane's WQE.
+	AGP_DEVICE_MEMBER uint32_t check(const cqe::entry &e, uint32_t *count, uint64_t index) {
+		uint32_t l = warp::lane(), n = *count;
+		bool wrong = takes(e) && e.wqe != (uint32_t)(index & 0xffff);
+		bool fatal = e.kind == cqe::fault && (e.syndrome == 2 || e.syndrome == 4 || e.syndrome == 5);
+		uint32_t stop = warp::ballot(warp::all, l < n && (wrong || fatal || e.kind == cqe::compressed));
+		if (!stop)
+			return AGP_RUNNING;
+		uint32_t at = (uint32_t)ffs(stop);
+		uint32_t kind = warp::shfl(warp::all, e.kind, at), off = warp::shfl(warp::all, (uint32_t)wrong, at);
+		*count = at;
+		if (kind == cqe::compressed)
+			return AGP_COMPRESSED;
+		if (off)
+			return AGP_DESYNC;
+		*count = at + 1;
+		return AGP_RESET;
 	}
 
 	// faults counts error completions and other entries without a packet.
@@ -325,11 +345,6 @@ template <bool extras> struct receiver {
 	// tally counts the frames of a batch.
 	AGP_DEVICE_MEMBER void tally(uint32_t n, const cqe::entry &e, uint8_t verdict, const agp_packet &q, uint32_t parts) {
 		bool frame = warp::lane() < n && e.kind == cqe::packet, good = verdict == 0;
-		for (uint32_t left = warp::ballot(warp::all, frame && !good); left; left &= left - 1) {
-			if ((uint32_t)ffs(left) == warp::lane())
-				x->stats.drops[verdict % AGP_VERDICTS]++;
-			warp::sync(warp::all);
-		}
 		frames += good ? parts : frame ? 1 : 0;
 		packets += good ? parts : 0;
 		bytes += frame ? e.wire_len : 0;
@@ -339,7 +354,7 @@ template <bool extras> struct receiver {
 	// edge returns where the packets from a place on end that no tick parts, moves the clock, and
 	// says what tick comes then.
 	AGP_DEVICE_MEMBER uint32_t edge(uint32_t from, uint32_t n, uint32_t good, uint32_t times, const cqe::entry &e, const agp_packet *q, int64_t *tick, bool *ticks) {
-		if (r->flags & AGP_RELAY) {
+		if (AGP_RARE(r->flags & AGP_RELAY)) {
 			uint32_t next = times & ~((1u << from) - 1);
 			uint32_t to = next ? (uint32_t)ffs(next) : n;
 			uint64_t at = warp::shfl(warp::all, e.time, to < 32 ? to : 0);
@@ -357,7 +372,7 @@ template <bool extras> struct receiver {
 		int64_t ts = q->ts_ns;
 		// Nearly always the second goes on and no packet is far behind.
 		bool calm = ts >= step * second_ns && ts < (step + 1) * second_ns;
-		if (!warp::ballot(warp::all, mine && !calm)) {
+		if (!AGP_RARE(warp::ballot(warp::all, mine && !calm))) {
 			int64_t newest = step * second_ns + warp::max(warp::all, mine ? (uint32_t)(ts - step * second_ns) : 0);
 			if (newest > clock_ns)
 				clock_ns = newest;
@@ -410,7 +425,7 @@ template <bool extras> struct receiver {
 		uint32_t many = warp::ballot(warp::all, mine && parts > 1);
 		uint64_t first = seq + 1 + (uint32_t)popc(part & below);
 		uint32_t all = (uint32_t)popc(part);
-		if (many) { // numbers count the frames on the wire
+		if (AGP_RARE(many)) { // numbers count the frames on the wire
 			uint64_t sum = mine ? parts : 0;
 			for (uint32_t by = 1; by < AGP_LANES; by *= 2) {
 				uint64_t other = warp::shfl_up(warp::all, sum, by);
@@ -573,10 +588,11 @@ template <bool extras> struct receiver {
 		uint32_t credit_every = 1u << r->log_rq >> 2; // fences are dear
 		if (credit_every > 1024)
 			credit_every = 1024;
+		uint64_t end = p->limit ? p->limit : UINT64_MAX;
 		report(AGP_RUNNING);
 		for (;;) {
 			uint32_t n = ready();
-			if (n == 0) {
+			if (AGP_RARE(n == 0)) {
 				if (owed || (extras && late)) {
 					credit(true);
 					owed = 0;
@@ -602,6 +618,10 @@ template <bool extras> struct receiver {
 			quiet = 0;
 			status = batch(&n);
 			owed += n;
+			busy++;
+			// One branch: each that is not taken at once waits for its instructions.
+			if (!AGP_RARE(owed >= credit_every || status != AGP_RUNNING || ci >= end || busy % ASKS < 2))
+				continue;
 			if (owed >= credit_every || status != AGP_RUNNING) {
 				credit(status != AGP_RUNNING);
 				owed = 0;
@@ -613,11 +633,11 @@ template <bool extras> struct receiver {
 					stop(status);
 				return;
 			}
-			if (p->limit && ci >= p->limit) {
+			if (ci >= end) {
 				stop(AGP_STOPPED);
 				return;
 			}
-			if (++busy % 1024 == 0)
+			if (busy % 1024 == 0)
 				report(AGP_RUNNING);
 			if (busy % ASKS == 1 && warp::shfl(warp::all, wants, 0) == AGP_STOP) {
 				credit(true); // all room that there is for what comes before the next launch

@@ -13,6 +13,8 @@ struct alignas(16) shard_scratch {
 	fifo in;
 	uint32_t pad[2];
 	staged flows[AGP_LANES];
+	summary::known sketches;
+	summary::waiting progresses;
 	agp_shard own; // far memory would be asked again after every acquire
 	agp_shard_stats stats;
 };
@@ -27,7 +29,8 @@ template <bool extras> struct shard {
 	uint32_t turns;
 	stats::stopwatch watch;
 
-	AGP_DEVICE_MEMBER void init(const agp_params *params, uint32_t ring, uint32_t number, shard_scratch *memory) {
+	// table is that of quantiles in shared memory.
+	AGP_DEVICE_MEMBER void init(const agp_params *params, uint32_t ring, uint32_t number, shard_scratch *memory, const agp_quantile_table *table) {
 		p = params;
 		x = memory;
 		const agp_ring *in = (const agp_ring *)params->rings + ring;
@@ -36,7 +39,16 @@ template <bool extras> struct shard {
 		st = (agp_shard_state *)r->state;
 		turns = 0;
 		stats::fetch(&x->stats, &st->stats);
-		flows.init(params, in, ring, r, x->flows, &x->stats);
+		if (extras && params->sketches) {
+			agp_sketches *home = (agp_sketches *)r->sketches;
+			stats::fetch((agp_sketches *)&x->sketches, home);
+			if (warp::lane() == 0) {
+				x->sketches.home = home;
+				x->sketches.table = (uint64_t)table;
+			}
+			warp::sync(warp::all);
+		}
+		flows.init(params, in, ring, r, x->flows, &x->sketches, &x->progresses, &x->stats);
 	}
 
 	// report gives the host the records and counters and keeps the state for the next launch.
@@ -51,9 +63,12 @@ template <bool extras> struct shard {
 	}
 
 	// batch takes n items, from the one with the free-running number first on, and says whether one
-	// of them was the last.
-	AGP_DEVICE_MEMBER bool batch(uint32_t first, uint32_t n) {
+	// of them was the last. There are more for the next batch.
+	AGP_DEVICE_MEMBER bool batch(uint32_t first, uint32_t n, uint32_t more) {
 		uint32_t l = warp::lane();
+		const item *next = x->in.at(first + n + l);
+		if (l < more && next->kind == item::packet)
+			flows.expect(next->hash);
 		const item *mine = x->in.at(first + l);
 		uint32_t kind = l < n ? mine->kind : item::packet;
 		flows.full = false;
@@ -65,7 +80,7 @@ template <bool extras> struct shard {
 			if (to > from)
 				add((to < 32 ? (1u << to) - 1 : warp::all) & ~((1u << from) - 1), first);
 			from = to;
-			if (from == n)
+			if (!AGP_RARE(from != n))
 				break;
 			const item *i = x->in.at(first + from);
 			if (i->kind == item::stop)
@@ -113,9 +128,10 @@ template <bool extras> struct shard {
 					number = m.number + i;
 					payload = m.payload;
 					parts = m.parts;
-					if (parts > 1) {
-						agp_packet whole = q;
-						flow::split(&q, whole, i, parts);
+					if (AGP_RARE(parts > 1)) {
+						agp_packet one; // so that q stays in registers
+						flow::split(&one, q, i, parts);
+						q = one;
 					}
 				}
 				flows.add(on, mine->key, hash, q, from_b, parts > 1, number, payload, &place);
@@ -143,22 +159,23 @@ template <bool extras> struct shard {
 			}
 			uint32_t n = head - tail < p->batch ? head - tail : p->batch;
 			if (n == 0) {
-				if (++quiet % QUIET == 0 || quiet == 64)
+				if (AGP_RARE(++quiet % QUIET == 0 || quiet == 64))
 					report();
 				pause(20);
 				continue;
 			}
 			quiet = 0;
-			bool last = batch(tail, n);
+			bool last = batch(tail, n, head - tail - n < p->batch ? head - tail - n : p->batch);
 			tail += n;
 			warp::sync(warp::all);
-			if (last) {
+			if (AGP_RARE(last)) {
+				flows.learn();
 				report();
 				return;
 			}
 			if (warp::lane() == 0)
 				near::give32(&x->in.tail, tail);
-			if (++busy % 256 == 0)
+			if (AGP_RARE(++busy % 256 == 0))
 				report();
 		}
 	}

@@ -43,19 +43,11 @@ AGP_DEVICE uint32_t peers(bool on, const void *cell) { return warp::match(warp::
 AGP_DEVICE bool first(bool on, uint32_t same) { return on && (uint32_t)ffs(same) == warp::lane(); }
 
 AGP_DEVICE uint64_t sum(uint64_t v) {
-	for (uint32_t by = 1; by < AGP_LANES; by *= 2) {
-		uint64_t other = warp::shfl_up(warp::all, v, by);
-		v += warp::lane() >= by ? other : 0;
-	}
-	return warp::shfl(warp::all, v, AGP_LANES - 1);
+	const uint32_t piece = (1u << 24) - 1; // of 32 lanes they add up to less than 2^32
+	uint32_t low = warp::add(warp::all, (uint32_t)v & piece), mid = warp::add(warp::all, (uint32_t)(v >> 24) & piece), high = warp::add(warp::all, (uint32_t)(v >> 48));
+	return low + ((uint64_t)mid << 24) + ((uint64_t)high << 48);
 }
 
-// one adds 1 to the cell of each lane.
-template <class T> AGP_DEVICE void one(bool on, T *cell) {
-	uint32_t same = peers(on, cell);
-	if (first(on, same))
-		*cell += (T)popc(same);
-}
 AGP_DEVICE void one_saturated(bool on, uint32_t *cell) {
 	uint32_t same = peers(on, cell);
 	if (first(on, same))
@@ -111,22 +103,27 @@ struct quantiles {
 	agp_quantiles *s;
 	const agp_quantile_table *t;
 
-	AGP_DEVICE_MEMBER void add(bool on, uint64_t v) const {
-		uint64_t *cell = &s->zero;
-		if (on && v != 0) {
-			const uint64_t most = (uint64_t)1 << 63;
-			v = v < most ? v : most;
-			int e = bits(v);
-			uint32_t i = t->first[e][v << (64 - e) << 1 >> 58];
-			while (v > t->high[i])
-				i++;
-			cell = &s->bins[i];
-		}
+	// place is where the search for the bin of v has begun.
+	struct place {
+		uint64_t v, high;
+		uint32_t i;
+	};
+	AGP_DEVICE_MEMBER place begin(uint64_t v) const {
+		const uint64_t most = (uint64_t)1 << 63;
+		v = v < most ? v : most;
+		int e = bits(v);
+		uint32_t i = e == 0 ? 0 : t->first[e][v << (64 - e) << 1 >> 58]; // zero has no bin
+		return place{v, t->high[i], i};
+	}
+	// add adds what begin was called for: two steps, so that those of two sketches do not wait for each other.
+	AGP_DEVICE_MEMBER void add(bool on, place at) const {
+		while (on && at.v > at.high)
+			at.high = t->high[++at.i];
+		if (on)
+			own::add(at.v == 0 ? &s->zero : &s->bins[at.i], 1);
 		uint32_t n = (uint32_t)popc(warp::ballot(warp::all, on));
 		if (warp::lane() == 0)
-			s->n += n;
-		one(on, cell);
-		warp::sync(warp::all);
+			own::add(&s->n, n);
 	}
 };
 

@@ -47,11 +47,11 @@ struct stopwatch {
 
 	AGP_DEVICE_MEMBER void start(bool on, uint64_t *stages) {
 		to = on && warp::lane() == 0 ? stages : nullptr;
-		if (to)
+		if (AGP_RARE(to != nullptr))
 			last = cycles();
 	}
 	AGP_DEVICE_MEMBER void lap(int stage) {
-		if (to) {
+		if (AGP_RARE(to != nullptr)) {
 			uint64_t now = cycles();
 			to[stage] += now - last;
 			last = now;
@@ -59,7 +59,7 @@ struct stopwatch {
 	}
 	// stop counts the batch.
 	template <class T> AGP_DEVICE_MEMBER void stop(T *s, uint32_t packets) {
-		if (to) {
+		if (AGP_RARE(to != nullptr)) {
 			s->timed++;
 			s->timed_packets += packets;
 		}

@@ -23,6 +23,12 @@ AGP_DEVICE ends endpoints(const agp_flow &f) {
 	return ends{{b ? k.b[0] : k.a[0], b ? k.b[1] : k.a[1]}, {b ? k.a[0] : k.b[0], b ? k.a[1] : k.b[1]}, b ? k.port_b : k.port_a, b ? k.port_a : k.port_b};
 }
 
+// known is agp_sketches in shared memory, with its table there as well: far memory would be asked
+// for every packet. What changes is written to its home too.
+struct known : agp_sketches {
+	agp_sketches *home;
+};
+
 AGP_DEVICE agp_summary *running(const agp_sketches *s) { return (agp_summary *)s->summary[s->now]; }
 AGP_DEVICE sketch::hasher hash(const agp_sketches *s) { return sketch::hasher{s->k0, s->k1}; }
 
@@ -35,44 +41,46 @@ AGP_OUTLINE void heavy(const agp_sketches *s, uint32_t list, bool on, agp_top_ke
 
 AGP_DEVICE uint64_t big(uint16_t port) { return (uint16_t)(port << 8 | port >> 8); } // as bytes in network order
 
-// start adds what is counted per flow.
-AGP_OUTLINE void start(const agp_sketches *s, uint32_t what, bool on, const agp_flow *f) {
-	ends e = {};
-	agp_key k = {};
-	uint64_t h = 0;
-	if (on) {
-		e = endpoints(*f);
-		k = f->key;
-		h = f->hash;
-	}
-	if (what & AGP_SKETCH_DISTINCT) {
+// progress is what a flow has carried since the last progress; no packets: it begins.
+struct progress {
+	uint64_t hash;
+	ends between;
+	uint8_t protocol, ip_version;
+	uint16_t packets;
+	uint32_t bytes;
+};
+
+// progresses wait in shared memory until there are enough of them: few lanes at a time come to one,
+// and all lanes wait for memory as long as one does. They are added in their order.
+struct waiting {
+	uint32_t n, pad[3];
+	progress of[AGP_LANES];
+};
+
+// learn adds the progresses that wait.
+AGP_OUTLINE void learn(const agp_sketches *s, uint32_t what, waiting *w) {
+	bool on = warp::lane() < w->n;
+	progress p = on ? w->of[warp::lane()] : progress{};
+	warp::sync(warp::all); // all have looked
+	if (warp::lane() == 0)
+		w->n = 0;
+	const ends &e = p.between;
+	uint64_t protocol = p.protocol, version = p.ip_version, bytes = p.bytes;
+	bool begins = on && p.packets == 0;
+	if ((what & AGP_SKETCH_DISTINCT) && warp::ballot(warp::all, begins)) {
 		agp_hll *d = running(s)->distinct;
-		bool four = k.ip_version == 4;
 		for (uint32_t i = 0; i < 4; i++) {
 			const uint64_t *a = i == 0 ? e.src : e.dst;
 			sketch::hll::wide w;
 			if (i < 2)
-				w = four ? sketch::hll::of8(a[0] & UINT32_MAX, 4) : sketch::hll::of16(a[0], a[1]);
+				w = version == 4 ? sketch::hll::of8(a[0] & UINT32_MAX, 4) : sketch::hll::of16(a[0], a[1]);
 			else
-				w = sketch::hll::of8(i == 2 ? (uint64_t)k.protocol << 16 | e.dst_port : h, 8);
-			sketch::hll{&d[i], AGP_HLL_REGISTERS}.add(on, w);
+				w = sketch::hll::of8(i == 2 ? protocol << 16 | e.dst_port : p.hash, 8);
+			sketch::hll{&d[i], AGP_HLL_REGISTERS}.add(begins, w);
 		}
 	}
-	if (what & AGP_SKETCH_TOP)
-		heavy(s, src_flows, on, agp_top_key{{e.src[0], e.src[1], k.ip_version, 0, 0}}, 1);
-}
-
-// progress adds what a flow has carried since the last progress.
-AGP_OUTLINE void progress(const agp_sketches *s, uint32_t what, bool on, const agp_flow *f, uint32_t packets) {
-	ends e = {};
-	uint64_t protocol = 0, version = 0, bytes = 0;
-	if (on) {
-		e = endpoints(*f);
-		protocol = f->key.protocol;
-		version = f->key.ip_version;
-		bytes = (uint32_t)(f->dir[0].wire_bytes + f->dir[1].wire_bytes) - f->told_bytes;
-	}
 	if (what & AGP_SKETCH_TOP) {
+		heavy(s, src_flows, begins, agp_top_key{{e.src[0], e.src[1], version, 0, 0}}, 1);
 		heavy(s, src_bytes, on, agp_top_key{{e.src[0], e.src[1], version, 0, 0}}, bytes);
 		heavy(s, dst_bytes, on, agp_top_key{{e.dst[0], e.dst[1], version, 0, 0}}, bytes);
 		heavy(s, dst_port_bytes, on, agp_top_key{{big(e.dst_port) | protocol << 16, 0, 0, 0, 0}}, bytes);
@@ -81,14 +89,38 @@ AGP_OUTLINE void progress(const agp_sketches *s, uint32_t what, bool on, const a
 	if (what & AGP_SKETCH_ENTROPY) {
 		sketch::hasher h = hash(s);
 		agp_entropy *n = running(s)->entropy;
-		sketch::entropy{h, &n[0], AGP_ENTROPY_WIDTH}.add(on, h.pair(e.src[0], e.src[1]), packets);
-		sketch::entropy{h, &n[1], AGP_ENTROPY_WIDTH}.add(on, h.pair(e.dst[0], e.dst[1]), packets);
+		sketch::entropy{h, &n[0], AGP_ENTROPY_WIDTH}.add(on, h.pair(e.src[0], e.src[1]), p.packets);
+		sketch::entropy{h, &n[1], AGP_ENTROPY_WIDTH}.add(on, h.pair(e.dst[0], e.dst[1]), p.packets);
+	}
+	warp::sync(warp::all);
+}
+
+// advance notes what flows have carried since the last progress, or that they begin.
+AGP_OUTLINE void advance(const agp_sketches *s, uint32_t what, waiting *w, bool on, const agp_flow *f, uint32_t packets) {
+	uint32_t those = warp::ballot(warp::all, on);
+	if (!those)
+		return;
+	uint32_t at = w->n + (uint32_t)popc(those & sketch::below()), left = w->n + (uint32_t)popc(those);
+	warp::sync(warp::all); // all have looked
+	// Always as many at once: what is added together does not depend on when packets came.
+	for (bool put = on;; at -= AGP_LANES, left -= AGP_LANES) {
+		if (put && at < AGP_LANES) {
+			w->of[at] = progress{f->hash, endpoints(*f), f->key.protocol, f->key.ip_version, (uint16_t)packets,
+				packets ? (uint32_t)(f->dir[0].wire_bytes + f->dir[1].wire_bytes) - f->told_bytes : 0};
+			put = false;
+		}
+		if (warp::lane() == 0)
+			w->n = left < AGP_LANES ? left : AGP_LANES;
+		warp::sync(warp::all);
+		if (left < AGP_LANES)
+			return;
+		learn(s, what, w);
 	}
 }
 
 // binned adds the last bins of flows with n packets: half of the lanes take the sizes of a flow,
 // half its delays.
-AGP_OUTLINE void binned(agp_sketches *s, uint32_t what, bool on, const agp_flow *f, uint64_t n) {
+AGP_OUTLINE void binned(const known *s, uint32_t what, bool on, const agp_flow *f, uint64_t n) {
 	uint32_t half = warp::lane() / AGP_BINNED, i = warp::lane() % AGP_BINNED, count = (uint32_t)((n - 1) % AGP_BINNED) + 1;
 	uint32_t skips = n <= AGP_BINNED ? 1 : 0; // the record's first packet has no delay
 	uint64_t hash = on ? f->hash : 0;
@@ -115,27 +147,29 @@ AGP_OUTLINE void binned(agp_sketches *s, uint32_t what, bool on, const agp_flow 
 		}
 		uint32_t counted = warp::ballot(warp::all, adds);
 		if (i == 0)
-			s->counted[half] += (uint32_t)popc(counted >> half * AGP_BINNED & 0xffff);
+			own::add(&s->home->counted[half], (uint32_t)popc(counted >> half * AGP_BINNED & 0xffff));
 	}
 	warp::sync(warp::all);
 }
 
 // packet adds what is known of a packet after it has been put into a flow. before is the flow's
 // time until then.
-AGP_OUTLINE void packet(agp_sketches *s, uint32_t what, bool on, agp_flow *f, uint32_t l3_len, int64_t ts_ns, int64_t before, bool opened) {
+AGP_OUTLINE void packet(const known *s, uint32_t what, waiting *w, bool on, agp_flow *f, uint32_t l3_len, int64_t ts_ns, int64_t before, bool opened) {
 	uint64_t n = on ? flow::packets(*f) : 1;
 	if (what & AGP_SKETCH_QUANTILES) {
 		agp_summary *r = running(s);
 		const agp_quantile_table *t = (const agp_quantile_table *)s->table;
 		int64_t delay = (int64_t)((uint64_t)ts_ns - (uint64_t)before);
-		sketch::quantiles{&r->size, t}.add(on, l3_len);
-		sketch::quantiles{&r->delay, t}.add(on && n > 1, delay < 0 ? 0 : (uint64_t)delay);
+		sketch::quantiles sizes = {&r->size, t}, delays = {&r->delay, t};
+		sketch::quantiles::place size = sizes.begin(l3_len), after = delays.begin(delay < 0 ? 0 : (uint64_t)delay);
+		sizes.add(on, size);
+		delays.add(on && n > 1, after);
 	}
 	if ((what & starts) && warp::ballot(warp::all, on && opened))
-		start(s, what, on && opened, f);
+		advance(s, what, w, on && opened, f, 0);
 	bool tells = on && n % AGP_PROGRESS == 0;
 	if ((what & progresses) && warp::ballot(warp::all, tells)) {
-		progress(s, what, tells, f, AGP_PROGRESS);
+		advance(s, what, w, tells, f, AGP_PROGRESS);
 		if (tells)
 			f->told_bytes = (uint32_t)(f->dir[0].wire_bytes + f->dir[1].wire_bytes);
 	}
@@ -145,19 +179,19 @@ AGP_OUTLINE void packet(agp_sketches *s, uint32_t what, bool on, agp_flow *f, ui
 }
 
 // ended adds what is left of flows whose record ends.
-AGP_OUTLINE void ended(agp_sketches *s, uint32_t what, bool on, const agp_flow *f) {
+AGP_OUTLINE void ended(const known *s, uint32_t what, waiting *w, bool on, const agp_flow *f) {
 	if (!warp::ballot(warp::all, on))
 		return;
 	uint64_t n = on ? flow::packets(*f) : 1;
 	uint32_t packets = (uint32_t)(n % AGP_PROGRESS);
 	if (what & progresses)
-		progress(s, what, on && packets, f, packets);
+		advance(s, what, w, on && packets, f, packets);
 	if (what & features)
 		binned(s, what, on && n % AGP_BINNED, f, n);
 }
 
 // tick closes a window when time enters the next one.
-AGP_OUTLINE void tick(agp_sketches *s, int64_t ns) {
+AGP_OUTLINE void tick(known *s, int64_t ns) {
 	agp_summary *r = running(s);
 	int64_t since = r->start_ns, w = s->window_ns;
 	if (since == 0)
@@ -178,7 +212,7 @@ AGP_OUTLINE void tick(agp_sketches *s, int64_t ns) {
 			r->distinct[i].kxq[0] = AGP_HLL_REGISTERS;
 		r->start_ns = since;
 		r->end_ns = ns;
-		s->now = next;
+		s->now = s->home->now = next;
 	}
 	warp::sync(warp::all);
 }

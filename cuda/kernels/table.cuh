@@ -40,6 +40,8 @@ template <bool extras> struct table {
 	const agp_shard *r;
 	agp_shard_stats *s; // in shared memory, written by lane 0
 	staged *x;    // in shared memory, one for each lane
+	summary::known *known; // in shared memory as well
+	summary::waiting *w;
 	uint32_t *tags, *due;
 	agp_flow *flows;
 	agp_hist *hists;
@@ -49,7 +51,7 @@ template <bool extras> struct table {
 	bool full;           // found full in this batch
 	bool ending;         // all flows are being flushed
 
-	AGP_DEVICE_MEMBER void init(const agp_params *params, const agp_ring *in, uint32_t number, const agp_shard *of, staged *room, agp_shard_stats *stats) {
+	AGP_DEVICE_MEMBER void init(const agp_params *params, const agp_ring *in, uint32_t number, const agp_shard *of, staged *room, summary::known *sketches, summary::waiting *progresses, agp_shard_stats *stats) {
 		p = params;
 		r = of;
 		ring = number;
@@ -57,6 +59,10 @@ template <bool extras> struct table {
 		agp_shard_state *state = (agp_shard_state *)of->state;
 		s = stats;
 		x = room;
+		known = sketches;
+		w = progresses;
+		if (warp::lane() == 0)
+			w->n = 0;
 		full = ending = false;
 		head = state->out_head;
 		tail = sys::load64(of->out.tail);
@@ -87,6 +93,12 @@ template <bool extras> struct table {
 	AGP_DEVICE_MEMBER uint32_t candidate(uint64_t hash) const {
 		uint32_t found = hits(hash);
 		return found ? nth(hash, (uint32_t)ffs(found)) : nowhere;
+	}
+
+	// expect brings to L2 what a lane will look at soon.
+	AGP_DEVICE_MEMBER void expect(uint64_t hash) const {
+		hint(tags + first(hash));
+		hint(tags + second(hash));
 	}
 
 	// confirm returns the place of a flow of which the candidate was staged, or nowhere. It is no
@@ -312,7 +324,7 @@ template <bool extras> struct table {
 	AGP_DEVICE_MEMBER void emit(bool want, uint32_t place, uint8_t reason, bool goes_on, bool from_stage, const cause &by) {
 		warp::sync(warp::all);
 		if (extras && p->sketches)
-			summary::ended((agp_sketches *)r->sketches, p->sketches, want, from_stage ? &x[warp::lane()].f : &flows[want ? place : 0]);
+			summary::ended(known, p->sketches, w, want, from_stage ? &x[warp::lane()].f : &flows[want ? place : 0]);
 		for (uint32_t left = warp::ballot(warp::all, want); left; left &= left - 1) {
 			uint32_t from = (uint32_t)ffs(left);
 			uint32_t at = warp::shfl(warp::all, place, from), why = warp::shfl(warp::all, (uint32_t)reason, from);
@@ -363,7 +375,7 @@ template <bool extras> struct table {
 				cuts = false;
 			}
 		}
-		if (warp::ballot(warp::all, out)) {
+		if (AGP_RARE(warp::ballot(warp::all, out))) {
 			emit(out && !(f->bits & flow::empty), *place, reason, cuts, true, by);
 			if (cuts)
 				flow::cut(f);
@@ -377,11 +389,19 @@ template <bool extras> struct table {
 			// Before anything else is evicted, so that every flow in the table has a packet.
 			bool ready = wait && *place != nowhere, back = false;
 			int64_t before = ready ? f->last_ns : 0;
+			if (uint32_t left = warp::ballot(warp::all, ready && flow::folds(*f))) {
+				warp::sync(warp::all); // all look at what a lane has written to its flow
+				for (; left; left &= left - 1) {
+					uint32_t from = (uint32_t)ffs(left);
+					flow::fold(&x[from].f, &hists[warp::shfl(warp::all, *place, from)]);
+				}
+				warp::sync(warp::all);
+			}
 			if (ready) {
 				if (extras && p->head_packets && (f->bits & flow::head))
 					head::collect(&heads[*place], *f, q, sender_b, payload);
 				uint32_t bits = f->bits;
-				back = flow::update(f, &hists[*place], q, sender_b, opened, coalesced, seq);
+				back = flow::update(f, q, sender_b, opened, coalesced, seq);
 				if (opened || ((f->bits ^ bits) & flow::closed)) {
 					uint8_t why;
 					uint32_t when = due_at(flow::deadline(*f, *p, &why));
@@ -392,18 +412,18 @@ template <bool extras> struct table {
 			}
 			backs += (uint32_t)popc(warp::ballot(warp::all, back));
 			if (extras && p->sketches)
-				summary::packet((agp_sketches *)r->sketches, p->sketches, ready, f, q.l3_len, q.ts_ns, before, opened);
+				summary::packet(known, p->sketches, w, ready, f, q.l3_len, q.ts_ns, before, opened);
 			if (extras && p->messages)
 				tell(ready, opened, *place, f, by);
 		}
-		if (backs && warp::lane() == 0)
+		if (AGP_RARE(backs) && warp::lane() == 0)
 			s->time_steps += backs;
 	}
 
 	// insert opens flows for as many of the lanes in need as can have one without getting in each
 	// other's way, and says for which. A lane whose flow had to go is told by its place.
 	AGP_DEVICE_MEMBER bool insert(bool need, const agp_key &k, uint64_t hash, const agp_packet &q, bool sender_b, const cause &cause_of, uint32_t *place) {
-		if (!warp::ballot(warp::all, need))
+		if (!AGP_RARE(warp::ballot(warp::all, need)))
 			return false;
 		warp::sync(warp::all); // room compares flows to which others have added
 		bool full = false;
@@ -445,12 +465,19 @@ template <bool extras> struct table {
 		return go;
 	}
 
+	// learn brings the sketches up to date.
+	AGP_DEVICE_MEMBER void learn() {
+		if (extras && p->sketches)
+			summary::learn(known, p->sketches, w);
+	}
+
 	// tick lets time pass: flows whose deadline is before now end. now is a multiple of a second.
 	AGP_DEVICE_MEMBER void tick(int64_t now, uint64_t number) {
 		const cause by = {number, now, true};
 		expire(now, by);
+		learn();
 		if (extras && p->sketches)
-			summary::tick((agp_sketches *)r->sketches, now);
+			summary::tick(known, now);
 		if (extras && (p->messages & AGP_MESSAGE_EVENTS))
 			ticks(by);
 	}

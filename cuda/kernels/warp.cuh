@@ -9,6 +9,10 @@
 
 #include <stdint.h>
 
+// AGP_RARE is a condition that hardly ever holds: what follows from it is put out of the way of the
+// rest, since instructions are fetched in lines.
+#define AGP_RARE(x) __builtin_expect(!!(x), 0)
+
 enum { WARPS_PER_BLOCK = 8 }; // at most
 
 // QUIET is after how many polls without work a warp gives the host a sign of life: some milliseconds
@@ -109,6 +113,18 @@ AGP_DEVICE uint32_t take32(const uint32_t *p) {
 AGP_DEVICE void give32(uint32_t *p, uint32_t v) { asm volatile("st.release.cta.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
 
 } // namespace near
+
+// Counters in the device's memory that no other warp changes: they are added to without waiting
+// for what they were, and lanes may meet in one.
+namespace own {
+
+AGP_DEVICE void add(uint32_t *p, uint32_t v) { asm volatile("red.relaxed.cta.global.add.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
+AGP_DEVICE void add(uint64_t *p, uint64_t v) { asm volatile("red.relaxed.cta.global.add.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory"); }
+
+} // namespace own
+
+// hint asks for memory around p to be brought to L2.
+AGP_DEVICE void hint(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
 // words is 16 bytes, loaded and stored at once; p is a multiple of 16.
 struct words {

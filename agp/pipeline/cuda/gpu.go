@@ -198,24 +198,29 @@ func (g *GPU) Launch(kernel string, blocks, warps, shared int, params []byte) (R
 const endEvery = 250 * time.Millisecond
 
 type gpuRun struct {
-	ended *cuda.Event // the stream may have more to do
-	done  chan struct{}
-	end   sync.Once
-	err   error // once done is closed
+	done chan struct{}
+	err  error // once done is closed
+
+	mu    sync.Mutex  // who looks may not find the event destroyed
+	ended *cuda.Event // the stream may have more to do; nil: it has
 }
 
 // look says whether the kernel has ended.
 func (r *gpuRun) look() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ended == nil {
+		return true
+	}
 	ended, err := r.ended.Done()
 	if !ended && err == nil {
 		return false
 	}
-	r.end.Do(func() {
-		if r.err = err; err == nil {
-			r.err = r.ended.Close()
-		}
-		close(r.done)
-	})
+	if r.err = err; err == nil {
+		r.err = r.ended.Close()
+	}
+	r.ended = nil
+	close(r.done)
 	return true
 }
 

@@ -44,8 +44,12 @@ type shard struct {
 }
 
 // Block returns the warps and the bytes of shared memory of a block that serves so many rings.
-func Block(rings, shards int) (warps, shared int) {
-	return rings * (1 + shards), rings * (abi.ReceiverScratch + shards*abi.ShardScratch)
+func Block(rings, shards int, sketches uint32) (warps, shared int) {
+	shared = rings * (abi.ReceiverScratch + shards*abi.ShardScratch)
+	if sketches&abi.SketchQuantiles != 0 {
+		shared += abi.TableScratch
+	}
+	return rings * (1 + shards), shared
 }
 
 // buckets returns how many a shard has: 9 places in 20 more than it is to have flows, and some

@@ -200,7 +200,7 @@ func (b *bed) serve(limit uint64) (cuda.Run, error) {
 	if b.shape.Sketches {
 		kernel = "agp_rings_sketched"
 	}
-	warps, shared := cuda.Block(b.shape.PerBlock, b.shape.Shards)
+	warps, shared := cuda.Block(b.shape.PerBlock, b.shape.Shards, b.params.Sketches)
 	return b.g.Launch(kernel, b.shape.Blocks(), warps, shared, bytesOf(&b.params))
 }
 

@@ -166,6 +166,15 @@ AGP_DEVICE void give32(uint32_t *p, uint32_t v, SIMT_AT) {
 
 } // namespace near
 
+namespace own {
+
+AGP_DEVICE void add(uint32_t *p, uint32_t v) { __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
+AGP_DEVICE void add(uint64_t *p, uint64_t v) { __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
+
+} // namespace own
+
+AGP_DEVICE void hint(const void *) {}
+
 // words is 16 bytes, loaded and stored at once; p is a multiple of 16.
 struct words {
 	uint32_t w[4];

@@ -29,7 +29,7 @@ AGP_KERNEL(sketch_entropy, sketch_params, p) {
 }
 AGP_KERNEL(sketch_quantiles, sketch_params, p) {
 	sketch::quantiles s = {(agp_quantiles *)p.state[0], (const agp_quantile_table *)p.state[1]};
-	AGP_EACH(p, i) s.add(on && i.weight, i.w[0]);
+	AGP_EACH(p, i) s.add(on && i.weight, s.begin(i.w[0]));
 }
 // weight is the length in bytes.
 AGP_KERNEL(sketch_hll, sketch_params, p) {

@@ -20,9 +20,10 @@ const (
 	Syndromes       = 64
 	Shards          = 7
 	Warps           = 8
-	ReceiverScratch = 8704
-	ShardScratch    = 23168
+	ReceiverScratch = 8464
+	ShardScratch    = 24736
 	Queue           = 7688
+	TableScratch    = 25792
 	BlockScratch    = 232448
 	Stages          = 4
 	Triggers        = 128
