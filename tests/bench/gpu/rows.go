@@ -267,20 +267,20 @@ func (b *Bench) prefilled() error {
 
 func (b *Bench) sixteen() error {
 	for _, sketches := range []bool{false, true} {
-		must := ""
+		must, shards := "", 4
 		if sketches {
-			must = must16
+			must, shards = must16, fullShards
 		}
 		var rate float64
 		for _, flows := range []int{4096, 65536} {
-			t := Test{Shape: Shape{Rings: 16, PerBlock: 1, Shards: 4, Flows: flows, Sketches: sketches}, Feeders: 4, Packets: 1 << 22}
+			t := Test{Shape: Shape{Rings: 16, PerBlock: 1, Shards: shards, Flows: flows, Sketches: sketches}, Feeders: 4, Packets: 1 << 23}
 			r, err := b.measured(t, "", "")
 			if err != nil {
 				return err
 			}
 			rate = r.Rate()
 		}
-		t := Test{Shape: Shape{Rings: 16, PerBlock: 1, Shards: 4, Flows: 65536, LogRQ: 13, Sketches: sketches}, Feeders: 4, Packets: 1 << 22}
+		t := Test{Shape: Shape{Rings: 16, PerBlock: 1, Shards: shards, Flows: 65536, LogRQ: 13, Sketches: sketches}, Feeders: 4, Packets: 1 << 23}
 		if err := b.highest(t, rate, must, paper); err != nil {
 			return err
 		}
@@ -298,7 +298,7 @@ func (b *Bench) small() error {
 		{Rings: 128, PerBlock: 4, Shards: 1},
 	} {
 		s.Flows = 1 << 20 / s.Rings
-		t := Test{Shape: s, Feeders: 4, Packets: 1 << 26 / uint64(s.Rings)}
+		t := Test{Shape: s, Feeders: 4, Packets: 1 << 27 / uint64(s.Rings)}
 		r, err := b.measured(t, "", "")
 		if err != nil {
 			return err
@@ -419,9 +419,13 @@ func (b *Bench) printFlows(what, mode string, t FlowTest, r *FlowResult) {
 	})
 }
 
+// fullShards is how many state warps a ring needs so that with sketches too its receive warp is what
+// is waited for.
+const fullShards = 5
+
 // full is the shape of the whole pipeline.
 func (b *Bench) full() Shape {
-	return b.scaled(Shape{Rings: 16, PerBlock: 1, Shards: 4, Flows: 65536, LogRQ: 13, Sketches: true})
+	return b.scaled(Shape{Rings: 16, PerBlock: 1, Shards: fullShards, Flows: 65536, LogRQ: 13, Sketches: true})
 }
 
 // host is what the pipeline needs of the host, and of the GPU's memory, at full load.
@@ -474,7 +478,7 @@ func (b *Bench) handover() error {
 	}{
 		{Shape{Rings: 8, PerBlock: 1, Shards: 7, Flows: 65536}, 9e6},
 		{Shape{Rings: 16, PerBlock: 1, Shards: 4, Flows: 65536}, 9e6},
-		{Shape{Rings: 16, PerBlock: 1, Shards: 4, Flows: 65536, Sketches: true}, 6e6},
+		{Shape{Rings: 16, PerBlock: 1, Shards: fullShards, Flows: 65536, Sketches: true}, 9e6},
 	} {
 		c.shape.LogRQ = 13
 		s, rate := b.scaled(c.shape), c.rate
