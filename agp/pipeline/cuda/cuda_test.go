@@ -60,7 +60,7 @@ func TestEveryCaptureGivesTheRecordsOfTheReference(t *testing.T) {
 			require.NoError(t, err)
 			defer src.Close()
 			l := &lines{}
-			rings := []int{1, 2, 3, 5, 16}[i%5]
+			rings := []int{1, 2, 3, 5, 16, 64}[i%6]
 			p, err := cuda.New(cuda.Config{Patience: 2 * time.Minute, Device: dev, Source: src, Sink: l, Rings: rings, Shards: []int{1, 2, 4, 3}[i%4], LogRQ: 8, Pitch: 2048, LogRecords: 16, Lossless: true, Flow: flow.Config{MaxFlows: 1 << 16}, Batch: []int{32, 1, 7}[i%3]})
 			require.NoError(t, err)
 			defer func() { require.NoError(t, p.Close()) }()
