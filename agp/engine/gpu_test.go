@@ -56,7 +56,7 @@ func machine(version int, list ...driver.Info) (Hardware, *cudatest.Driver) {
 // machineWith is machine with something that its kernels do.
 func machineWith(k cudatest.Kernel, version int, list ...driver.Info) (Hardware, *cudatest.Driver) {
 	all := map[string]cudatest.Kernel{}
-	for _, name := range []string{"agp_rings", "agp_rings_sketched", "agp_nic_send"} {
+	for _, name := range []string{"agp_rings", "agp_rings_sketched", "agp_sequence", "agp_nic_send"} {
 		all[name] = k
 	}
 	d := cudatest.New(cudatest.Options{Version: version, Devices: list, Kernels: all})

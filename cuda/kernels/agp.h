@@ -20,6 +20,7 @@ enum {
 	AGP_VERDICTS = 64,
 	AGP_SYNDROMES = 64,
 	AGP_SHARDS = 7,  // state warps of a ring, at most
+	AGP_RECEIVERS = 4, // receive warps of a ring that take turns, at most
 	AGP_WARPS = 8,   // of a block, at most: more would have too few registers each
 	// Shared memory: of a ring's receive warp, of each of its state warps, and of a block at most.
 	AGP_RECEIVER_SCRATCH = 8464,
@@ -293,7 +294,7 @@ typedef struct {
 } agp_control;
 
 // agp_params is the kernel's only argument, by value. A block has per_block rings, and for each of
-// them a receive warp and, after it, its state warps.
+// them a receive warp, or the receivers of agp_sequence, and then its state warps.
 typedef struct {
 	uint64_t control; // agp_control
 	uint64_t rings;   // agp_ring[count]
@@ -308,7 +309,8 @@ typedef struct {
 	uint32_t per_block; // rings of a block
 	uint32_t messages;  // AGP_MESSAGE_*
 	uint64_t head_packets; // as many packets of a flow are seen by models that want its head; 0: none does
-	uint32_t trigger_count, pad;
+	uint32_t trigger_count;
+	uint32_t receivers; // receive warps of a ring, for agp_sequence; 1 to AGP_RECEIVERS
 	uint64_t triggers[AGP_TRIGGERS]; // packet counts at which a flow is scored, ascending
 } agp_params;
 

@@ -21,6 +21,7 @@ type Replay struct {
 	Rings      int
 	PerBlock   int // rings of a block
 	Shards     int // of a ring
+	Receivers  int // of a ring, that take turns; 0: one that has it alone
 	LogRQ      int
 	Pitch      int // bytes of a frame that the device can see
 	Batch      int
@@ -46,7 +47,7 @@ type replayHeader struct {
 	Order, Seed                                                                                      uint64
 	IdleNs, ActiveNs, LingerNs, FlushNs                                                              int64
 	Rings, LogRQ, Pitch, Batch, Buckets, LogRecords, Decap, Key, RingFlag, PerBlock, Early, Sketches uint32
-	Shards, Models                                                                                   uint32
+	Shards, Models, Receivers, _                                                                     uint32
 }
 
 type replayFrame struct {
@@ -146,7 +147,7 @@ func (r *Replay) Run(ctx context.Context, dir string, s Sanitizer) (*Result, err
 	h.FlushNs = r.nowNs
 	h.Rings, h.LogRQ, h.Pitch, h.Batch = uint32(r.Rings), uint32(r.LogRQ), uint32(r.Pitch), uint32(r.Batch)
 	h.Buckets, h.LogRecords, h.RingFlag = uint32(r.Buckets), uint32(r.LogRecords), relayedFlag|losslessFlag
-	h.PerBlock, h.Shards = uint32(r.PerBlock), uint32(r.Shards)
+	h.PerBlock, h.Shards, h.Receivers = uint32(r.PerBlock), uint32(r.Shards), uint32(r.Receivers)
 	h.Decap = flags(r.Decap.VXLAN, r.Decap.GRE, r.Decap.Geneve, r.Decap.GTPU)
 	h.Key = flags(r.Flow.Key.VLAN, r.Flow.Key.Tunnel)
 	h.Early, h.Sketches, h.Models = flags(r.Early), r.Sketches, flags(r.Models)

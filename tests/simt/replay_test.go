@@ -75,6 +75,8 @@ func TestKernelIsCleanUnderSanitizers(t *testing.T) {
 		{"sketches of a ring, published, a small table", Replay{Buckets: 4, Sketches: 15 | abi.SketchPublished}, 2000, true},
 		{"models and detectors, three rings", Replay{Rings: 3, Shards: 2, LogRQ: 4, Models: true, Flow: flow.Config{IdleNs: 2e9, ActiveNs: 5e9}}, 3000, false},
 		{"models and detectors of a ring, small record rings, sketches", Replay{LogRecords: 12, Batch: 5, Models: true, Sketches: 15}, 2000, false},
+		{"two receive warps in turns", Replay{Receivers: 2, Shards: 3, LogRQ: 7}, 4000, false},
+		{"three receive warps in turns, two rings, batches of 5, models and sketches", Replay{Rings: 2, Receivers: 3, Batch: 5, Models: true, Sketches: 15, Flow: flow.Config{IdleNs: 2e9, ActiveNs: 5e9}}, 2000, false},
 		{"single packets, a small table", Replay{Batch: 1, Pitch: 128, Buckets: 4}, 1500, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {

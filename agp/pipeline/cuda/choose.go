@@ -108,7 +108,7 @@ type fitter interface {
 // grid is the size of the kernel's launch. There is one ring per block, so that each has a
 // multiprocessor of its own as long as there are enough.
 func (p *Pipeline) grid() (blocks, warps, shared int) {
-	warps, shared = Block(p.cfg.PerBlock, p.cfg.Shards, p.cfg.Sketches)
+	warps, shared = Block(p.cfg.PerBlock, p.cfg.Receivers, p.cfg.Shards, p.cfg.Sketches)
 	return (p.cfg.Rings-1)/p.cfg.PerBlock + 1, warps, shared
 }
 

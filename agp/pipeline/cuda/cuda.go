@@ -92,6 +92,8 @@ type Config struct {
 	Interface  string
 	Sink       pipeline.Sink
 	Rings      int
+	Mode       Mode   // default ModeFlow
+	Receivers  int    // receive warps per ring; default 1, of ModeSequence 2
 	Shards     int    // state warps per ring, each with a part of its flows
 	PerBlock   int    // rings that share a multiprocessor; default 1
 	LogRQ      uint8  // receive WQEs per ring, log2
@@ -120,6 +122,9 @@ func (c *Config) setDefaults() error {
 	c.Flow.SetDefaults()
 	if c.Rings == 0 {
 		c.Rings = DefaultRings
+	}
+	if err := c.setMode(); err != nil {
+		return err
 	}
 	if c.Shards == 0 {
 		c.Shards = DefaultShards
@@ -155,8 +160,8 @@ func (c *Config) setDefaults() error {
 		return fmt.Errorf("%w: %d rings, allowed: 1 to %d", ErrConfig, c.Rings, MaxRings)
 	case c.Shards < 1 || c.Shards > abi.Shards:
 		return fmt.Errorf("%w: %d state warps per ring, allowed: 1 to %d", ErrConfig, c.Shards, abi.Shards)
-	case c.PerBlock < 1 || c.PerBlock*(1+c.Shards) > abi.Warps:
-		return fmt.Errorf("%w: %d rings of %d warps share a multiprocessor, allowed: 1 to %d", ErrConfig, c.PerBlock, 1+c.Shards, abi.Warps/(1+c.Shards))
+	case c.PerBlock < 1 || c.PerBlock*(c.Receivers+c.Shards) > abi.Warps:
+		return fmt.Errorf("%w: %d rings of %d warps share a multiprocessor, allowed: 1 to %d", ErrConfig, c.PerBlock, c.Receivers+c.Shards, abi.Warps/(c.Receivers+c.Shards))
 	case c.Batch < 1 || c.Batch > abi.Lanes:
 		return fmt.Errorf("%w: batches of %d, allowed: 1 to %d", ErrConfig, c.Batch, abi.Lanes)
 	case c.Patience < 0 || c.Heartbeat < 0:
@@ -274,7 +279,7 @@ func (p *Pipeline) allocate() error {
 		Control: control.Addr, Rings: rings, Count: uint32(p.cfg.Rings), Batch: uint32(p.cfg.Batch),
 		Decap: flags(d.VXLAN, d.GRE, d.Geneve, d.GTPU), Key: flags(k.VLAN, k.Tunnel),
 		IdleNs: p.cfg.Flow.IdleNs, ActiveNs: p.cfg.Flow.ActiveNs, LingerNs: p.cfg.Flow.LingerNs, Seed: flow.Seed(p.cfg.Key),
-		Sketches: p.cfg.Sketches, Shards: uint32(p.cfg.Shards), PerBlock: uint32(p.cfg.PerBlock),
+		Sketches: p.cfg.Sketches, Shards: uint32(p.cfg.Shards), PerBlock: uint32(p.cfg.PerBlock), Receivers: uint32(p.cfg.Receivers),
 		Messages: needs.Messages, HeadPackets: needs.HeadPackets, TriggerCount: needs.TriggerCount, Triggers: needs.Triggers,
 	}
 	if p.cfg.Port != nil {

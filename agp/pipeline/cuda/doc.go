@@ -7,6 +7,9 @@
 // may be called from any goroutine. Memory belongs to the Pipeline until Close; the kernel reads and
 // writes it from Launch until it has ended, on command (abi.Control) or by itself.
 //
+// Config.Mode says how a ring's packets are taken: by one warp, or by several that take batches in
+// turns, in the order of the ring. Nothing but the rate of a ring depends on it.
+//
 // Records are those of the reference, byte for byte, and so are the answers of models in them, the
 // alerts and the findings of detectors. The device keeps how flows begin (abi.Head), says when a
 // flow has come to a packet count at which models score it, when one begins and when a second has

@@ -75,7 +75,7 @@ func (g *GPU) load(d *cuda.Device, code []byte) (err error) {
 }
 
 // kernelNames are the kernels that a Device can launch.
-var kernelNames = []string{ringsKernel, fullKernel, "agp_nic_send"}
+var kernelNames = []string{ringsKernel, fullKernel, sequenceKernel, "agp_nic_send"}
 
 // StreamOf names what a Device launches a kernel on: those of one stream run one after the other,
 // those of different streams beside each other.
@@ -97,11 +97,14 @@ func (g *GPU) stream(name string) (*cuda.Stream, error) {
 	return s, err
 }
 
-func servesRings(kernel string) bool { return kernel == ringsKernel || kernel == fullKernel }
+func servesRings(kernel string) bool {
+	return kernel == ringsKernel || kernel == fullKernel || kernel == sequenceKernel
+}
 
 const (
-	ringsKernel = "agp_rings"
-	fullKernel  = "agp_rings_sketched" // the same with sketches of all traffic, models and messages
+	ringsKernel    = "agp_rings"
+	fullKernel     = "agp_rings_sketched" // the same with sketches of all traffic, models and messages
+	sequenceKernel = "agp_sequence"       // all of it in ModeSequence
 )
 
 // Info says which GPU it is.

@@ -43,13 +43,14 @@ type shard struct {
 	mark   score.Position      // it has told all that was until then
 }
 
-// Block returns the warps and the bytes of shared memory of a block that serves so many rings.
-func Block(rings, shards int, sketches uint32) (warps, shared int) {
-	shared = rings * (abi.ReceiverScratch + shards*abi.ShardScratch)
+// Block returns the warps and the bytes of shared memory of a block that serves so many rings, each with
+// so many receive warps and shards.
+func Block(rings, receivers, shards int, sketches uint32) (warps, shared int) {
+	shared = rings * (receivers*abi.ReceiverScratch + shards*abi.ShardScratch)
 	if sketches&abi.SketchQuantiles != 0 {
 		shared += abi.TableScratch
 	}
-	return rings * (1 + shards), shared
+	return rings * (receivers + shards), shared
 }
 
 // buckets returns how many a shard has: 9 places in 20 more than it is to have flows, and some

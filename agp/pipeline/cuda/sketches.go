@@ -75,6 +75,9 @@ func (c *Config) setSketches() error {
 
 // kernel is the one that does what is asked for.
 func (p *Pipeline) kernel() string {
+	if p.cfg.Mode == ModeSequence {
+		return sequenceKernel
+	}
 	if p.cfg.Sketches != 0 || p.cfg.Models != nil || p.cfg.Detect != nil || p.params.Messages != 0 {
 		return fullKernel
 	}

@@ -154,7 +154,7 @@ func (w *watch) look() error {
 				return w.p.hung(i)
 			}
 		}
-		// The receive warp may wait for a state warp that has many records to write.
+		// The receive warps, which report as one, may wait for a state warp that has many records to write.
 		if w.late(&beats[0], atomic.LoadUint64(&r.stats.Heartbeat)+written, waits) {
 			return w.p.hung(i)
 		}

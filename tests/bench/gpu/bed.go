@@ -20,6 +20,7 @@ import (
 type Shape struct {
 	Rings, PerBlock int // and how many of them share a multiprocessor
 	Shards          int // state warps per ring
+	Receivers       int // receive warps per ring that take turns: sequence mode. 0: one, flow mode
 	LogRQ           uint8
 	Flows           int // per ring
 	FrameLen        int // without FCS
@@ -27,7 +28,7 @@ type Shape struct {
 }
 
 // Warps are those of the kernel.
-func (s Shape) Warps() int { return s.Rings * (1 + s.Shards) }
+func (s Shape) Warps() int { return s.Rings * (max(1, s.Receivers) + s.Shards) }
 
 // Blocks are those of the kernel, each on a multiprocessor.
 func (s Shape) Blocks() int { return (s.Rings-1)/s.PerBlock + 1 }
@@ -41,6 +42,9 @@ func (s Shape) config(g cuda.Device, port func([]mlx5.Queue) (cuda.Feeder, error
 	c := cuda.Config{
 		Device: g, Sink: discard{}, Rings: s.Rings, PerBlock: s.PerBlock, Shards: s.Shards, LogRQ: s.LogRQ, Pitch: s.pitch(), LogRecords: 16,
 		Flow: flow.Config{MaxFlows: s.Flows * s.Rings, IdleNs: 60e9, ActiveNs: 300e9, LingerNs: 10e9}, OnDevice: true, Port: port,
+	}
+	if s.Receivers != 0 {
+		c.Mode, c.Receivers = cuda.ModeSequence, s.Receivers
 	}
 	if s.LogRQ == 0 {
 		c.LogRQ = 12
@@ -200,7 +204,10 @@ func (b *bed) serve(limit uint64) (cuda.Run, error) {
 	if b.shape.Sketches {
 		kernel = "agp_rings_sketched"
 	}
-	warps, shared := cuda.Block(b.shape.PerBlock, b.shape.Shards, b.params.Sketches)
+	if b.shape.Receivers != 0 {
+		kernel = "agp_sequence"
+	}
+	warps, shared := cuda.Block(b.shape.PerBlock, max(1, b.shape.Receivers), b.shape.Shards, b.params.Sketches)
 	return b.g.Launch(kernel, b.shape.Blocks(), warps, shared, bytesOf(&b.params))
 }
 

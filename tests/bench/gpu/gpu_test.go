@@ -22,6 +22,7 @@ func TestNICModelOnTheDeviceFeedsItsRings(t *testing.T) {
 		"producer kernel":          {Shape: Shape{Rings: 3, PerBlock: 2, Shards: 2, Flows: 1000, FrameLen: 60}, Feeders: 4, Packets: 1 << 14},
 		"producer kernel, paced":   {Shape: Shape{Rings: 2, PerBlock: 2, Shards: 1, Flows: 1000, FrameLen: 60}, Feeders: 4, Packets: 1 << 13, Pace: 20},
 		"new flows, longer frames": {Shape: Shape{Rings: 1, PerBlock: 1, Shards: 3, Flows: 64, FrameLen: 124}, Feeders: 4, NewPer1024: 100, Packets: 1 << 13},
+		"sequence mode":            {Shape: Shape{Rings: 2, PerBlock: 1, Receivers: 3, Shards: 2, Flows: 200, FrameLen: 60}, Packets: 1 << 12},
 		"with sketches":            {Shape: Shape{Rings: 2, PerBlock: 1, Shards: 2, Flows: 200, FrameLen: 60, Sketches: true}, Packets: 1 << 12},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -115,10 +115,14 @@ const (
 
 // what is done with packets.
 func (s Shape) what() string {
+	what := "parse + flow"
 	if s.Sketches {
-		return "parse + flow + sketch"
+		what += " + sketch"
 	}
-	return "parse + flow"
+	if s.Receivers != 0 {
+		what += fmt.Sprintf(", sequence mode (%d receive warps)", s.Receivers)
+	}
+	return what
 }
 
 func (b *Bench) grid(s Shape) (text string, used int) {
@@ -252,6 +256,7 @@ func (b *Bench) highest(t Test, rate float64, must, was string) error {
 func (b *Bench) prefilled() error {
 	for _, t := range []Test{
 		{Shape: Shape{Rings: 1, PerBlock: 1, Shards: 4, Flows: 4096}, Packets: 1 << 20},
+		{Shape: Shape{Rings: 1, PerBlock: 1, Receivers: 3, Shards: 4, Flows: 4096}, Packets: 1 << 20},
 		{Shape: Shape{Rings: 16, PerBlock: 1, Shards: 4, Flows: 1}, Packets: 1 << 18},
 		{Shape: Shape{Rings: 16, PerBlock: 1, Shards: 4, Flows: 4096}, Packets: 1 << 20},
 		{Shape: Shape{Rings: 16, PerBlock: 1, Shards: 4, Flows: 65536}, Packets: 1 << 20},

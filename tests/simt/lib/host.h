@@ -29,6 +29,8 @@ typedef struct {
 	uint32_t sketches; // AGP_SKETCH_*
 	uint32_t shards;
 	uint32_t models; // not 0: heads, triggers and events
+	uint32_t receivers; // not 0: that many in turns, of agp_sequence
+	uint32_t pad;
 } run_config;
 
 typedef struct {
@@ -223,6 +225,7 @@ struct host {
 		p.sketches = c.sketches;
 		p.shards = c.shards;
 		p.per_block = c.per_block;
+		p.receivers = c.receivers;
 		if (c.models) {
 			p.messages = AGP_MESSAGE_CAUSES | AGP_MESSAGE_EVENTS;
 			p.head_packets = 16;
@@ -233,7 +236,9 @@ struct host {
 	void *launch() {
 		simt_seed(c.order);
 		void *handle;
-		if (simt_launch(c.sketches || c.models ? "agp_rings_sketched" : "agp_rings", (c.rings + c.per_block - 1) / c.per_block, c.per_block * (1 + c.shards), &p, sizeof p, &handle)) fail("launch");
+		const char *kernel = c.receivers ? "agp_sequence" : c.sketches || c.models ? "agp_rings_sketched" : "agp_rings";
+		uint32_t warps = (c.receivers ? c.receivers : 1) + c.shards;
+		if (simt_launch(kernel, (c.rings + c.per_block - 1) / c.per_block, c.per_block * warps, &p, sizeof p, &handle)) fail("launch");
 		return handle;
 	}
 

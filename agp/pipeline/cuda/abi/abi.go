@@ -19,6 +19,7 @@ const (
 	Verdicts        = 64
 	Syndromes       = 64
 	Shards          = 7
+	Receivers       = 4
 	Warps           = 8
 	ReceiverScratch = 8464
 	ShardScratch    = 24736
@@ -205,8 +206,7 @@ type Params struct {
 	Sketches, Shards, PerBlock uint32
 	Messages                   uint32
 	HeadPackets                uint64
-	TriggerCount               uint32
-	_                          uint32
+	TriggerCount, Receivers    uint32
 	Triggers                   [Triggers]uint64
 }
 
