@@ -243,20 +243,22 @@ func (p *Pipeline) refuse() {
 	p.scoring.refused++
 }
 
-// newHeads allocates memory for how flows begin, if it is needed and not yet there. The kernel that
-// runs has read the tables that it changes.
+// newHeads allocates memory for how flows begin, if it is needed, for all shards that have none yet:
+// the last time may have come to an end for some. The kernel that runs has read the tables that it changes.
 func (p *Pipeline) newHeads(packets uint64) error {
 	p.mu.Lock() // a snapshot reads how much memory there is
 	defer p.mu.Unlock()
-	if packets == 0 || p.rings[0].shards[0].abi.Heads != 0 {
+	if packets == 0 {
 		return nil
 	}
 	for _, r := range p.rings {
 		var table []byte
 		for _, d := range r.shards {
-			var err error
-			if d.abi.Heads, err = p.mem.alloc(len(bytesOf(&abi.Head{})) * abi.Ways * int(d.abi.Buckets)); err != nil {
-				return err
+			if d.abi.Heads == 0 {
+				var err error
+				if d.abi.Heads, err = p.mem.alloc(len(bytesOf(&abi.Head{})) * abi.Ways * int(d.abi.Buckets)); err != nil {
+					return err
+				}
 			}
 			table = append(table, bytesOf(&d.abi)...)
 		}
