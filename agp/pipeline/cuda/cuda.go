@@ -485,7 +485,8 @@ func (p *Pipeline) swap(run Run, h *swap) (Run, time.Duration, error) {
 	p.change(h)
 	p.turn()
 	next, err := p.launch()
-	if err != nil { // nothing has happened
+	if err != nil { // nothing has happened, or all but that the end can be noticed: if it runs after all, it ends
+		atomic.StoreUint32(&p.control.Command, abi.CommandStop)
 		p.turn()
 		p.params = was
 		return run, 0, fmt.Errorf("launch: %w", err)

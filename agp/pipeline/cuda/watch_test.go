@@ -452,11 +452,30 @@ func TestTheNextKernelWaitsForTheEndOfTheOneBefore(t *testing.T) {
 	require.NoError(t, g.Close())
 }
 
-// launching counts launches, until it refuses them.
+// TestAKernelWhoseLaunchIsSaidToHaveFailedEndsAtOnce: a launch can fail when all that is left is to
+// note its end.
+func TestAKernelWhoseLaunchIsSaidToHaveFailedEndsAtOnce(t *testing.T) {
+	var launched, ended atomic.Int32
+	g := &launching{GPU: playing(t, func(k *played) cuda.Result { k.alive(); ended.Add(1); return 0 }), launched: &launched}
+	p := pipelineOf(t, g, newIdle(), nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	run := runs(ctx, p)
+	require.Eventually(t, func() bool { return launched.Load() == 1 }, 10*time.Second, time.Millisecond)
+	g.forget.Store(true)
+	_, err := p.Handover(t.Context(), nil)
+	require.ErrorIs(t, err, cuda.LaunchOutOfResources)
+	cancel()
+	require.NoError(t, within(t, run, 10*time.Second))
+	require.Eventually(t, func() bool { return ended.Load() == 2 }, 10*time.Second, time.Millisecond)
+	require.NoError(t, p.Close())
+	require.NoError(t, g.Close())
+}
+
+// launching counts launches, until it refuses them, or says so.
 type launching struct {
 	*GPU
-	launched *atomic.Int32
-	refuse   atomic.Bool
+	launched       *atomic.Int32
+	refuse, forget atomic.Bool
 }
 
 func (g *launching) Launch(kernel string, blocks, warps, shared int, params []byte) (Run, error) {
@@ -465,6 +484,9 @@ func (g *launching) Launch(kernel string, blocks, warps, shared int, params []by
 	}
 	run, err := g.GPU.Launch(kernel, blocks, warps, shared, params)
 	g.launched.Add(1)
+	if g.forget.Load() {
+		return nil, cuda.LaunchOutOfResources
+	}
 	return run, err
 }
 
