@@ -201,6 +201,11 @@ AGP_OUTLINE void tick(known *s, int64_t ns) {
 	warp::sync(warp::all); // all have looked
 	if (closes) {
 		r = (agp_summary *)s->summary[next];
+		if (warp::lane() == 0) { // the host may be reading it: it looks again whether this has changed
+			r->start_ns = 0;
+			sys::release();
+		}
+		warp::sync(warp::all);
 		for (uint64_t i = warp::lane() * 8; i < sizeof *r; i += AGP_LANES * 8)
 			*(uint64_t *)((char *)r + i) = 0;
 		since = ns;

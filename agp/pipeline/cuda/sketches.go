@@ -46,7 +46,7 @@ type sketchReader struct {
 // rawSummary is a summary with what tells whether it has moved meanwhile.
 type rawSummary struct {
 	before, after abi.Sketches
-	times         [2]int64 // of the other window
+	times, later  [2]int64 // of the other window, which the device may begin to use again
 	lists, again  [summary.TopLists]abi.Top
 	abi.Summary
 }
@@ -196,6 +196,9 @@ func (p *Pipeline) readSummary(d *shard) error {
 		p.reads.heads(&m.lists, at)
 		p.reads.piece(bytesOf(&m.Summary), at)
 		p.reads.heads(&m.again, at)
+		if seen.WindowNs > 0 {
+			p.reads.piece(bytesOf(&m.later), other)
+		}
 		p.reads.piece(bytesOf(&m.after), d.abi.Sketches)
 		err := p.cfg.Device.ReadAll(p.reads.pieces)
 		p.reads.pieces = p.reads.pieces[:0]
@@ -207,7 +210,7 @@ func (p *Pipeline) readSummary(d *shard) error {
 			seen.Now, d.whole = m.before.Now, whole
 			continue
 		}
-		steady := m.before.Now == m.after.Now
+		steady := m.before.Now == m.after.Now && m.times == m.later
 		for i := range m.lists {
 			steady = steady && m.lists[i].Moves%2 == 0 && m.lists[i].Moves == m.again[i].Moves
 		}
