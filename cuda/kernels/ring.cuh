@@ -589,8 +589,21 @@ template <bool extras> struct receiver {
 		if (credit_every > 1024)
 			credit_every = 1024;
 		uint64_t end = p->limit ? p->limit : UINT64_MAX;
-		report(AGP_RUNNING);
+		if (x->stats.status == AGP_RESET) // the kernel before could not wait until the host had reset the queue
+			status = AGP_RESET;
+		warp::sync(warp::all); // all have looked
+		report(status);
 		for (;;) {
+			if (AGP_RARE(status != AGP_RUNNING)) {
+				if (!reset(status)) {
+					if (command() == AGP_FLUSH && status == AGP_RESET)
+						flush();
+					else
+						stop(status);
+					return;
+				}
+				status = AGP_RUNNING;
+			}
 			uint32_t n = ready();
 			if (AGP_RARE(n == 0)) {
 				if (owed || (extras && late)) {
@@ -626,13 +639,8 @@ template <bool extras> struct receiver {
 				credit(status != AGP_RUNNING);
 				owed = 0;
 			}
-			if (status != AGP_RUNNING && !reset(status)) {
-				if (command() == AGP_FLUSH && status == AGP_RESET)
-					flush();
-				else
-					stop(status);
-				return;
-			}
+			if (status != AGP_RUNNING)
+				continue;
 			if (ci >= end) {
 				stop(AGP_STOPPED);
 				return;

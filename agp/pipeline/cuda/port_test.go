@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/agp-net/telegraf-agp/agp/flow"
@@ -28,6 +29,7 @@ type port struct {
 	clock   int64
 	still   bool   // no ticks, so that compressed sessions grow
 	refused uint64 // frames that the model did not deliver
+	swap    func() // called while a queue is not ready or has no credit; may be nil
 }
 
 func (p *port) Run(ctx context.Context) error {
@@ -40,6 +42,9 @@ func (p *port) Run(ctx context.Context) error {
 		for p.full() {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
+			}
+			if p.swap != nil {
+				p.swap()
 			}
 			time.Sleep(50 * time.Microsecond)
 			p.mu.Lock()
@@ -95,6 +100,11 @@ func (p *port) Start(i int) error {
 
 // through runs traffic through the NIC model and the pipeline.
 func through(t *testing.T, c model.Config, f map[model.Fault]float64, prof model.Profile, rings int, edit ...func(*cuda.Config)) (*lines, *port, telemetry.Snapshot, error) {
+	return exchanged(t, nil, c, f, prof, rings, edit...)
+}
+
+// exchanged does so and calls swap while a queue is not ready or has no credit.
+func exchanged(t *testing.T, swap func(*cuda.Pipeline), c model.Config, f map[model.Fault]float64, prof model.Profile, rings int, edit ...func(*cuda.Config)) (*lines, *port, telemetry.Snapshot, error) {
 	traffic, err := model.NewTraffic(prof)
 	require.NoError(t, err)
 	feed := &port{traffic: traffic, still: c.Compression != model.CompressNone}
@@ -119,6 +129,9 @@ func through(t *testing.T, c model.Config, f map[model.Fault]float64, prof model
 	p, err := cuda.New(cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
+	if swap != nil {
+		feed.swap = func() { swap(p) }
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	err = p.Run(ctx)
@@ -217,6 +230,25 @@ func TestErrorCompletionsAreCountedAndGoneOnWith(t *testing.T) {
 			require.Equal(t, errs, counted, "%v and %v", bySyndrome, s.Engine.Errors)
 		})
 	}
+}
+
+// TestAQueueInErrorIsResetAlsoByTheNextKernel: the one that saw the error may be exchanged before
+// the host has reset the queue, or before it has seen that.
+func TestAQueueInErrorIsResetAlsoByTheNextKernel(t *testing.T) {
+	swaps := 0
+	swap := func(p *cuda.Pipeline) {
+		var load func() error
+		if swaps++; swaps%2 == 1 {
+			load = func() error { return nil }
+		}
+		_, err := p.Handover(t.Context(), load)
+		assert.NoError(t, err)
+	}
+	_, feed, s, err := exchanged(t, swap, model.Config{Seed: 5}, map[model.Fault]float64{model.FaultLocalProt: 0.002}, model.Profile{Seed: 6, Packets: 10000, Flows: 500}, 2)
+	require.NoError(t, err)
+	require.Greater(t, swaps, 10)
+	require.Equal(t, feed.nic.Counters(0).Frames+feed.nic.Counters(1).Frames, s.Engine.PacketsRecorded)
+	require.Zero(t, s.Missing())
 }
 
 // TestWhatARingCannotGoOnWithEndsTheRun: with the reason, and with everything before in records.
