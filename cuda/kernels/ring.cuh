@@ -583,15 +583,21 @@ template <bool extras> struct receiver {
 		report(AGP_FLUSHED);
 	}
 
+	// left is the status that the kernel before has left: it could not wait until the host had reset the
+	// queue, if that is to be done.
+	AGP_DEVICE_MEMBER uint32_t left() const {
+		uint32_t status = x->stats.status == AGP_RESET ? AGP_RESET : AGP_RUNNING;
+		warp::sync(warp::all); // all have looked
+		return status;
+	}
+
 	AGP_DEVICE_MEMBER void run() {
 		uint32_t quiet = 0, busy = 0, owed = 0, wants = AGP_RUN, status = AGP_RUNNING; // wants: of lane 0
 		uint32_t credit_every = 1u << r->log_rq >> 2; // fences are dear
 		if (credit_every > 1024)
 			credit_every = 1024;
 		uint64_t end = p->limit ? p->limit : UINT64_MAX;
-		if (x->stats.status == AGP_RESET) // the kernel before could not wait until the host had reset the queue
-			status = AGP_RESET;
-		warp::sync(warp::all); // all have looked
+		status = left();
 		report(status);
 		for (;;) {
 			if (AGP_RARE(status != AGP_RUNNING)) {

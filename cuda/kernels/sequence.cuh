@@ -52,11 +52,12 @@ struct sequencer : receiver<true> {
 			t->cycles[which][warp::lane()] = 0;
 		if (which == 0) {
 			init(params, ring, (receiver_scratch *)room, first);
-			report(AGP_RUNNING);
+			uint32_t status = left();
+			report(status);
 			owed = busy = 0;
 			if (warp::lane() == 0)
 				t->claimed = t->known = ci;
-			save(AGP_RUNNING);
+			save(status);
 			warp::sync(warp::all);
 			return;
 		}

@@ -320,17 +320,21 @@ template <bool extras> struct table {
 	}
 
 	// emit writes a record for the flow of each lane that wants one: the one it has staged, or that
-	// in its place.
-	AGP_DEVICE_MEMBER void emit(bool want, uint32_t place, uint8_t reason, bool goes_on, bool from_stage, const cause &by) {
+	// in its place. It returns the lanes whose flows are done with; where there is no room for a record, it
+	// is lost, unless the flow can stay.
+	AGP_DEVICE_MEMBER uint32_t emit(bool want, uint32_t place, uint8_t reason, bool goes_on, bool from_stage, bool stays, const cause &by) {
+		uint32_t done = 0;
 		warp::sync(warp::all);
-		if (extras && p->sketches)
-			summary::ended(known, p->sketches, w, want, from_stage ? &x[warp::lane()].f : &flows[want ? place : 0]);
 		for (uint32_t left = warp::ballot(warp::all, want); left; left &= left - 1) {
 			uint32_t from = (uint32_t)ffs(left);
 			uint32_t at = warp::shfl(warp::all, place, from), why = warp::shfl(warp::all, (uint32_t)reason, from);
 			const agp_flow *f = from_stage ? &x[from].f : &flows[at];
 			uint64_t packets = flow::packets(*f);
-			if (!write(AGP_FLOW, why, f, at, goes_on, by, from)) {
+			bool written = write(AGP_FLOW, why, f, at, goes_on, by, from);
+			if (!written && stays)
+				continue;
+			done |= 1u << from;
+			if (!written) {
 				if (warp::lane() == 0) {
 					s->lost_records++;
 					s->lost_packets += packets;
@@ -344,6 +348,9 @@ template <bool extras> struct table {
 			}
 		}
 		warp::sync(warp::all);
+		if (extras && p->sketches)
+			summary::ended(known, p->sketches, w, done >> warp::lane() & 1, from_stage ? &x[warp::lane()].f : &flows[want ? place : 0]);
+		return done;
 	}
 
 	// drop frees the places of the lanes that say so.
@@ -376,7 +383,7 @@ template <bool extras> struct table {
 			}
 		}
 		if (AGP_RARE(warp::ballot(warp::all, out))) {
-			emit(out && !(f->bits & flow::empty), *place, reason, cuts, true, by);
+			emit(out && !(f->bits & flow::empty), *place, reason, cuts, true, false, by);
 			if (cuts)
 				flow::cut(f);
 			drop(out && !cuts, *place);
@@ -439,7 +446,7 @@ template <bool extras> struct table {
 		if (evicts) { // one at a time: the victims of two may be one
 			uint32_t by = (uint32_t)ffs(evicts), gone = warp::shfl(warp::all, at, by);
 			go = go && (!full || warp::lane() == by);
-			emit(warp::lane() == by && !(flows[gone].bits & flow::empty), gone, flow::evicted, false, false, cause_of);
+			emit(warp::lane() == by && !(flows[gone].bits & flow::empty), gone, flow::evicted, false, false, false, cause_of);
 			drop(warp::lane() == by, gone);
 			if (warp::lane() == 0)
 				s->evicted++;
@@ -486,7 +493,8 @@ template <bool extras> struct table {
 		uint32_t n = buckets * AGP_WAYS;
 		if (s->active == 0)
 			return;
-		for (uint32_t base = 0; base < n; base += AGP_LANES) {
+		// Flows for whose records there is no room end at the next tick.
+		for (uint32_t base = 0; base < n && !full; base += AGP_LANES) {
 			uint32_t at = base + warp::lane();
 			bool look = at < n && tags[at] != 0 && due[at] <= sec;
 			if (!warp::ballot(warp::all, look))
@@ -498,7 +506,9 @@ template <bool extras> struct table {
 				out = flow::deadline(f, *p, &reason) < now;
 				cuts = out && reason == flow::active && now - f.last_ns <= p->idle_ns;
 			}
-			emit(out && !(flows[out ? at : 0].bits & flow::empty), at, reason, cuts, false, by);
+			bool wants = out && !(flows[out ? at : 0].bits & flow::empty);
+			if (!(emit(wants, at, reason, cuts, false, true, by) >> warp::lane() & 1) && wants)
+				out = cuts = false;
 			if (cuts)
 				flow::cut(&flows[at]);
 			drop(out && !cuts, at);
@@ -530,7 +540,7 @@ template <bool extras> struct table {
 					reason = flow::flushed;
 				full = !(f.bits & flow::empty);
 			}
-			emit(full, at, reason, false, false, by);
+			emit(full, at, reason, false, false, false, by);
 			drop(out, at);
 		}
 	}

@@ -279,6 +279,61 @@ func TestFlowsOfASilentPortEndInTime(t *testing.T) {
 	require.NoError(t, p.Close())
 }
 
+// TestMoreFlowsThanARecordRingHoldsEndOneTickAfterTheOther: traffic stops and all flows are due at
+// once. Those for whose records there is no room stay until the host has read some.
+func TestMoreFlowsThanARecordRingHoldsEndOneTickAfterTheOther(t *testing.T) {
+	const start = int64(1_700_000_000_500_000_000)
+	prof := model.Profile{Seed: 16, Packets: 1500, Flows: 700, StartNs: start}
+	flows := len(ofReference(t, prof))
+	traffic, err := model.NewTraffic(prof)
+	require.NoError(t, err)
+	feed := lone{&port{traffic: traffic}, &silent{make(chan struct{}, 1)}}
+	var now atomic.Int64
+	now.Store(start)
+	sink := make(heard, 1000)
+	p, err := cuda.New(cuda.Config{
+		Patience: 2 * time.Minute, Device: simt.Device(t), Sink: sink, Rings: 1, Shards: 1, LogRQ: 9, LogRecords: 16, Now: now.Load,
+		Flow: flow.Config{MaxFlows: 1 << 12, IdleNs: 10e9},
+		Port: func(queues []mlx5.Queue) (cuda.Feeder, error) {
+			var err error
+			feed.nic, err = model.New(model.Config{Seed: 1, Memory: queues})
+			return feed, err
+		},
+	})
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	run := make(chan error, 1)
+	go func() { run <- p.Run(ctx) }()
+	var s telemetry.Snapshot
+	require.Eventually(t, func() bool {
+		p.Snapshot(&s)
+		return s.Engine.PacketsSeen == prof.Packets && s.Engine.FlowsActive == uint64(flows)
+	}, time.Minute, 10*time.Millisecond)
+	second := time.NewTicker(50 * time.Millisecond)
+	defer second.Stop()
+	now.Store(start + 12e9)
+	ticks := 0
+	for got := 0; got < flows; {
+		select {
+		case <-sink:
+			got++
+		case <-second.C:
+			now.Add(1e9)
+			ticks++
+		case <-ctx.Done():
+			t.Fatalf("%d flows of %d have ended", got, flows)
+		}
+	}
+	cancel()
+	require.NoError(t, <-run)
+	p.Snapshot(&s)
+	require.Zero(t, s.Engine.FlowsActive)
+	require.Equal(t, s.Engine.PacketsSeen, s.Engine.PacketsRecorded)
+	require.Greater(t, ticks, 1)
+	require.NoError(t, p.Close())
+}
+
 // slow is a sink that needs time for each record.
 type slow struct {
 	counting

@@ -235,20 +235,24 @@ func TestErrorCompletionsAreCountedAndGoneOnWith(t *testing.T) {
 // TestAQueueInErrorIsResetAlsoByTheNextKernel: the one that saw the error may be exchanged before
 // the host has reset the queue, or before it has seen that.
 func TestAQueueInErrorIsResetAlsoByTheNextKernel(t *testing.T) {
-	swaps := 0
-	swap := func(p *cuda.Pipeline) {
-		var load func() error
-		if swaps++; swaps%2 == 1 {
-			load = func() error { return nil }
-		}
-		_, err := p.Handover(t.Context(), load)
-		assert.NoError(t, err)
+	for name, edit := range map[string]func(*cuda.Config){"flow": func(*cuda.Config) {}, "sequence": inTurns(2)} {
+		t.Run(name, func(t *testing.T) {
+			swaps := 0
+			swap := func(p *cuda.Pipeline) {
+				var load func() error
+				if swaps++; swaps%2 == 1 {
+					load = func() error { return nil }
+				}
+				_, err := p.Handover(t.Context(), load)
+				assert.NoError(t, err)
+			}
+			_, feed, s, err := exchanged(t, swap, model.Config{Seed: 5}, map[model.Fault]float64{model.FaultLocalProt: 0.002}, model.Profile{Seed: 6, Packets: 10000, Flows: 500}, 2, edit)
+			require.NoError(t, err)
+			require.Greater(t, swaps, 10)
+			require.Equal(t, feed.nic.Counters(0).Frames+feed.nic.Counters(1).Frames, s.Engine.PacketsRecorded)
+			require.Zero(t, s.Missing())
+		})
 	}
-	_, feed, s, err := exchanged(t, swap, model.Config{Seed: 5}, map[model.Fault]float64{model.FaultLocalProt: 0.002}, model.Profile{Seed: 6, Packets: 10000, Flows: 500}, 2)
-	require.NoError(t, err)
-	require.Greater(t, swaps, 10)
-	require.Equal(t, feed.nic.Counters(0).Frames+feed.nic.Counters(1).Frames, s.Engine.PacketsRecorded)
-	require.Zero(t, s.Missing())
 }
 
 // TestWhatARingCannotGoOnWithEndsTheRun: with the reason, and with everything before in records.
