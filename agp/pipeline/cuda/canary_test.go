@@ -126,7 +126,10 @@ func TestTheProducerStopsAndStartsAgain(t *testing.T) {
 
 // feedThrough runs a pipeline to the end of what feeds it.
 func feedThrough(t *testing.T, sink pipeline.Sink, c model.Config, p *port, feed cuda.Feeder, conf cuda.Config) (s telemetry.Snapshot, err error) {
-	conf.Device, conf.Sink, conf.LogRQ, conf.Flow = simt.Device(t), sink, 6, flow.Config{MaxFlows: 1 << 14}
+	conf.Device, conf.Sink, conf.LogRQ = simt.Device(t), sink, 6
+	if conf.Flow.MaxFlows == 0 {
+		conf.Flow.MaxFlows = 1 << 14
+	}
 	if conf.Patience == 0 {
 		conf.Patience = 2 * time.Minute
 	}
@@ -180,7 +183,7 @@ func TestASinkThatIsStuckDoesNotStallThePackets(t *testing.T) {
 	require.NoError(t, err)
 	feed := &telling{port: &port{traffic: traffic}, delivered: make(chan struct{})}
 	sink := &stuck{delivered: feed.delivered}
-	s, err := feedThrough(t, sink, model.Config{Seed: 9}, feed.port, feed, cuda.Config{Rings: 2, LogRecords: 12})
+	s, err := feedThrough(t, sink, model.Config{Seed: 9}, feed.port, feed, cuda.Config{Rings: 2, LogRecords: 12, Flow: flow.Config{MaxFlows: 256}}) // flows have to give way
 	require.NoError(t, err)
 	require.Zero(t, feed.refused)
 	require.EqualValues(t, prof.Packets, s.Engine.PacketsSeen)

@@ -131,7 +131,7 @@ func TestNewFlowsAreInRecords(t *testing.T) {
 func TestRecordsWithoutRoomAreLostAndCounted(t *testing.T) {
 	dev := simt.Device(t)
 	r, err := NewFlows(dev, FlowTest{
-		Shape:   Shape{Rings: 1, PerBlock: 1, Shards: 1, LogRQ: 9, Flows: 1 << 13, FrameLen: 60},
+		Shape:   Shape{Rings: 1, PerBlock: 1, Shards: 1, LogRQ: 9, Flows: 1 << 8, FrameLen: 60}, // flows have to give way
 		PerFlow: 1, Open: 50, Packets: 1 << 13, GapNs: 1_000_000, EndNs: 1e9, LogRecords: 12,
 	})
 	require.NoError(t, err)
