@@ -220,19 +220,18 @@ type heard chan telemetry.Record
 func (h heard) Record(r *telemetry.Record) { h <- *r }
 func (heard) Alert(*telemetry.Alert)       {}
 
-// TestFlowsOfASilentPortEndInTime: by the host's clock, less a second of slack, and not before it.
-func TestFlowsOfASilentPortEndInTime(t *testing.T) {
-	const start = int64(1_700_000_000_500_000_000)
-	prof := model.Profile{Seed: 15, Packets: 400, Flows: 50, StartNs: start}
-	flows := len(ofReference(t, prof))
+// silence starts a pipeline with as many rings as shards each, whose port delivers the traffic and then
+// nothing more, and waits until all flows are there. now is the packets' clock, flows end after 10 s.
+func silence(ctx context.Context, t *testing.T, prof model.Profile, sink pipeline.Sink, rings int) (p *cuda.Pipeline, run chan error, now *atomic.Int64, flows int) {
+	flows = len(ofReference(t, prof))
 	traffic, err := model.NewTraffic(prof)
 	require.NoError(t, err)
 	feed := lone{&port{traffic: traffic}, &silent{make(chan struct{}, 1)}}
-	var now atomic.Int64
-	sink := make(heard, 1000)
-	p, err := cuda.New(cuda.Config{
-		Patience: 2 * time.Minute, Device: simt.Device(t), Sink: sink, Rings: 2, Shards: 2, LogRQ: 9, LogRecords: 16, Now: now.Load,
-		Flow: flow.Config{MaxFlows: 1 << 10, IdleNs: 10e9},
+	now = &atomic.Int64{}
+	now.Store(prof.StartNs)
+	p, err = cuda.New(cuda.Config{
+		Patience: 2 * time.Minute, Device: simt.Device(t), Sink: sink, Rings: rings, Shards: rings, LogRQ: 9, LogRecords: 16, Now: now.Load,
+		Flow: flow.Config{MaxFlows: 1 << 12, IdleNs: 10e9},
 		Port: func(queues []mlx5.Queue) (cuda.Feeder, error) {
 			var err error
 			feed.nic, err = model.New(model.Config{Seed: 1, Memory: queues})
@@ -240,16 +239,26 @@ func TestFlowsOfASilentPortEndInTime(t *testing.T) {
 		},
 	})
 	require.NoError(t, err)
-	now.Store(start)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	run := make(chan error, 1)
+	run = make(chan error, 1)
 	go func() { run <- p.Run(ctx) }()
-	var s telemetry.Snapshot
 	require.Eventually(t, func() bool {
+		var s telemetry.Snapshot
 		p.Snapshot(&s)
 		return s.Engine.PacketsSeen == prof.Packets && s.Engine.FlowsActive == uint64(flows)
 	}, time.Minute, 10*time.Millisecond)
+	return p, run, now, flows
+}
+
+// TestFlowsOfASilentPortEndInTime: by the host's clock, less a second of slack, and not before it.
+func TestFlowsOfASilentPortEndInTime(t *testing.T) {
+	const start = int64(1_700_000_000_500_000_000)
+	prof := model.Profile{Seed: 15, Packets: 400, Flows: 50, StartNs: start}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	sink := make(heard, 1000)
+	p, run, now, flows := silence(ctx, t, prof, sink, 2)
+	var s telemetry.Snapshot
+	var err error
 	now.Store(start + 11_400_000_000) // with the slack the last whole second is that in which packets came + 10
 	handover := func() {
 		for range 2 { // the device has read the time meanwhile
@@ -287,32 +296,11 @@ func TestFlowsOfASilentPortEndInTime(t *testing.T) {
 func TestMoreFlowsThanARecordRingHoldsEndOneTickAfterTheOther(t *testing.T) {
 	const start = int64(1_700_000_000_500_000_000)
 	prof := model.Profile{Seed: 16, Packets: 1500, Flows: 700, StartNs: start}
-	flows := len(ofReference(t, prof))
-	traffic, err := model.NewTraffic(prof)
-	require.NoError(t, err)
-	feed := lone{&port{traffic: traffic}, &silent{make(chan struct{}, 1)}}
-	var now atomic.Int64
-	now.Store(start)
-	sink := make(heard, 1000)
-	p, err := cuda.New(cuda.Config{
-		Patience: 2 * time.Minute, Device: simt.Device(t), Sink: sink, Rings: 1, Shards: 1, LogRQ: 9, LogRecords: 16, Now: now.Load,
-		Flow: flow.Config{MaxFlows: 1 << 12, IdleNs: 10e9},
-		Port: func(queues []mlx5.Queue) (cuda.Feeder, error) {
-			var err error
-			feed.nic, err = model.New(model.Config{Seed: 1, Memory: queues})
-			return feed, err
-		},
-	})
-	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	run := make(chan error, 1)
-	go func() { run <- p.Run(ctx) }()
+	sink := make(heard, 1000)
+	p, run, now, flows := silence(ctx, t, prof, sink, 1)
 	var s telemetry.Snapshot
-	require.Eventually(t, func() bool {
-		p.Snapshot(&s)
-		return s.Engine.PacketsSeen == prof.Packets && s.Engine.FlowsActive == uint64(flows)
-	}, time.Minute, 10*time.Millisecond)
 	second := time.NewTicker(50 * time.Millisecond)
 	defer second.Stop()
 	now.Store(start + 12e9)
