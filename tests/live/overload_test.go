@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -34,8 +35,9 @@ func benchFrames(t testing.TB, packets, flows int) [][]byte {
 	return frames
 }
 
-// Overload: more packets than two cores take. Every frame that was sent is seen, in a
-// record or in a counter with a reason; memory does not grow.
+// Overload: more packets than the engine takes, which for that gets no processor for a
+// part of the time. Every frame that was sent is seen, in a record or in a counter with a
+// reason; memory does not grow.
 func TestOverloadIsCountedAndTakesNoMoreMemory(t *testing.T) {
 	span := 10 * time.Second
 	if text := os.Getenv(overloadEnv); text != "" {
@@ -51,6 +53,7 @@ func TestOverloadIsCountedAndTakesNoMoreMemory(t *testing.T) {
 			conf := config(t, kind, "h0")
 			conf.Emit.Flows = "none"
 			conf.Models = models(t)
+			conf.Source.Live.RingBytes, conf.Source.Live.UmemFrames = 1<<20, 4096
 			e := start(t, w.host, conf)
 			dropsBefore := linkDrops(t, w.host, "h0") + linkDrops(t, w.far, "out0")
 
@@ -83,21 +86,29 @@ func TestOverloadIsCountedAndTakesNoMoreMemory(t *testing.T) {
 				}
 				rss <- list
 			}()
+			for time.Now().Before(until) {
+				require.NoError(t, syscall.Kill(e.Pid(), syscall.SIGSTOP))
+				settle(50 * time.Millisecond)
+				require.NoError(t, syscall.Kill(e.Pid(), syscall.SIGCONT))
+				settle(150 * time.Millisecond)
+			}
 			wg.Wait()
 			memory := <-rss
 			link := linkDrops(t, w.host, "h0") + linkDrops(t, w.far, "out0") - dropsBefore
-			// Frames for which a socket has no room are drops of the driver as well.
+			// Frames for which a socket has no room are drops of the driver as well. What waits
+			// in a ring at the end is still to come.
 			var s *agppb.Snapshot
-			eventually(t, "nothing more to come", func() bool {
-				last := rig.Accounted(e.Snapshot())
+			var want uint64
+			for deadline := time.Now().Add(rig.Patience); ; {
 				var err error
 				s, err = e.Fresh()
 				require.NoError(t, err)
-				return rig.Accounted(s) == last
-			})
-			link -= socketDrops(s)
-			want := sent.Load() - link
-			require.Equal(t, want, rig.Accounted(s), "sent %d, of which the veth pair lost %d; %s", sent.Load(), link, e.Words())
+				want = sent.Load() - (link - socketDrops(s))
+				if rig.Accounted(s) == want || time.Now().After(deadline) {
+					break
+				}
+			}
+			require.Equal(t, want, rig.Accounted(s), "sent %d, of which the veth pair lost %d; %s", sent.Load(), link-socketDrops(s), e.Words())
 			engine := s.GetEngine()
 			require.Equal(t, rig.Seen(s), engine.GetPacketsSeen())
 			dropped := uint64(0)
@@ -105,8 +116,8 @@ func TestOverloadIsCountedAndTakesNoMoreMemory(t *testing.T) {
 				dropped += n
 			}
 			t.Logf("%s: %d frames sent in %v (%.0f per s), %d seen, %d counted in flows, drops %v, lost in the veth pair %d",
-				kind, sent.Load(), span, float64(sent.Load())/span.Seconds(), engine.GetPacketsSeen(), engine.GetPacketsRecorded()+engine.GetPacketsActive(), engine.GetDrops(), link)
-			require.Positive(t, dropped+link, "this was no overload")
+				kind, sent.Load(), span, float64(sent.Load())/span.Seconds(), engine.GetPacketsSeen(), engine.GetPacketsRecorded()+engine.GetPacketsActive(), engine.GetDrops(), link-socketDrops(s))
+			require.Positive(t, dropped, "this was no overload")
 			require.Positive(t, engine.GetPacketsRecorded()+engine.GetPacketsActive())
 
 			early, late := highest(memory[len(memory)/4:len(memory)/2]), highest(memory[len(memory)*3/4:])

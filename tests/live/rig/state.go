@@ -3,7 +3,9 @@ package rig
 import (
 	"fmt"
 	"maps"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -95,4 +97,25 @@ func Settings(ns *netns.NS, name string) (string, error) {
 		return err
 	})
 	return b.String(), err
+}
+
+// QueueDrops is how many frames the kernel has dropped since it started because the queue of
+// a CPU, into which a veth end puts them, was full: the second column of softnet_stat.
+func QueueDrops() (drops uint64, err error) {
+	text, err := os.ReadFile("/proc/net/softnet_stat")
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		columns := strings.Fields(line)
+		if len(columns) < 2 {
+			return 0, fmt.Errorf("softnet_stat: %q", line)
+		}
+		n, err := strconv.ParseUint(columns[1], 16, 64)
+		if err != nil {
+			return 0, fmt.Errorf("softnet_stat: %w", err)
+		}
+		drops += n
+	}
+	return drops, nil
 }

@@ -47,7 +47,7 @@ func Serve(ns *netns.NS, addr netip.Addr) (*Server, error) {
 			if err != nil {
 				return
 			}
-			go echo(c)
+			go echo(c.(*net.TCPConn))
 		}
 	})
 	s.done.Go(func() {
@@ -69,8 +69,11 @@ const echoMax = 128
 
 // echo answers requests, whose first 8 bytes say how much follows and how much
 // is wanted, until the other side has no more.
-func echo(c net.Conn) {
+func echo(c *net.TCPConn) {
 	defer c.Close()
+	if err := small(c); err != nil {
+		return
+	}
 	head := make([]byte, 8)
 	zeros := make([]byte, 1<<16)
 	for {
@@ -108,7 +111,17 @@ func Dial(ns *netns.NS, addr netip.Addr) (c *net.TCPConn, err error) {
 		c, err = net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(netip.AddrPortFrom(addr, tcpPort)))
 		return err
 	})
+	if err == nil {
+		err = small(c)
+	}
 	return c, err
+}
+
+// small bounds what a connection has under way to what the queue of a veth end holds, 256
+// frames: TCP would otherwise grow until one is lost.
+func small(c *net.TCPConn) error {
+	const buffer = 128 << 10 // the kernel doubles it, half of that is for its own use
+	return errors.Join(c.SetReadBuffer(buffer), c.SetWriteBuffer(buffer))
 }
 
 // Ask sends a request of that many bytes and reads the answer that it wants.
