@@ -36,6 +36,9 @@ func (h Hardware) Build(conf *agppb.Configure, sink pipeline.Sink, log Log) (*Bu
 	if p := conf.GetPipeline(); !slices.Contains(options.Pipelines(), p) {
 		return nil, fmt.Errorf("%w: pipeline = %q, allowed are %q", ErrConfig, p, options.Pipelines())
 	}
+	if err := checkMode(conf); err != nil {
+		return nil, err
+	}
 	thresholds, err := detect.ParseConfig(conf.GetDetect())
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
@@ -60,6 +63,9 @@ func (h Hardware) Build(conf *agppb.Configure, sink pipeline.Sink, log Log) (*Bu
 // the caller's. A nil Pipeline says that the CPU is to be used, Why says why.
 func (h Hardware) OnGPU(conf *agppb.Configure, src source.Source, models *model.Set, sink pipeline.Sink, log Log) (*Built, error) {
 	h.setDefaults()
+	if err := checkMode(conf); err != nil {
+		return nil, err
+	}
 	thresholds, err := detect.ParseConfig(conf.GetDetect())
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
@@ -76,6 +82,16 @@ func (h Hardware) OnGPU(conf *agppb.Configure, src source.Source, models *model.
 		return b.gpu.close()
 	}
 	return b.built, nil
+}
+
+func checkMode(conf *agppb.Configure) error {
+	err := options.CheckMode(conf.GetMode(), options.Wants{
+		Pipeline: conf.GetPipeline(), Models: conf.GetModels(), Detect: conf.GetDetect(), Flows: conf.GetEmit().GetFlows(), SketchFeature: conf.GetSketchFeature(),
+	})
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	return nil
 }
 
 // building is one call of Build or OnGPU.

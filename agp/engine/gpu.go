@@ -72,10 +72,11 @@ func reasons(errs []error) string {
 func (b *building) choose() (why string, err error) {
 	conf := b.conf
 	auto := conf.GetPipeline() == options.PipelineAuto
+	_, needed := options.NeedsGPU(conf.GetPipeline(), conf.GetMode())
 	switch {
 	case conf.GetPipeline() == options.PipelineCPU:
 		return "as configured", nil
-	case auto && conf.GetGpuFailed() != "":
+	case !needed && conf.GetGpuFailed() != "":
 		return conf.GetGpuFailed(), nil
 	}
 	d, err := b.hardware.Driver()
@@ -100,10 +101,10 @@ func (b *building) choose() (why string, err error) {
 
 // without is what choose returns when no GPU suffices.
 func (b *building) without(why []error) (string, error) {
-	if b.conf.GetPipeline() == options.PipelineAuto {
-		return "no GPU: " + reasons(why), nil
+	if option, needed := options.NeedsGPU(b.conf.GetPipeline(), b.conf.GetMode()); needed {
+		return "", fmt.Errorf("%w: %s: %w", ErrGPU, option, errors.New(reasons(why)))
 	}
-	return "", fmt.Errorf("%w: pipeline = \"cuda\": %w", ErrGPU, errors.New(reasons(why)))
+	return "no GPU: " + reasons(why), nil
 }
 
 // onGPU builds the pipeline on a GPU, or gives everything back.
@@ -134,8 +135,11 @@ func (b *building) onGPU(dev *driver.Device) (err error) {
 	c := cuda.Config{
 		Device: g.device, Source: b.src, SourceName: conf.GetSource().GetKind(), Interface: conf.GetInterface(), Sink: b.sink,
 		Rings: int(min(conf.GetQueues(), cuda.MaxRings+1)), Decap: b.decap(), Flow: b.flows(), Key: b.key, Now: b.now,
-		Lossless: !b.built.Live, Drop: b.built.Live, Models: b.scoring(), Detect: &b.thresholds, Sketch: &sketches,
-		Patience: b.hardware.Patience,
+		Lossless: !b.built.Live, Drop: b.built.Live, Models: b.scoring(), Sketch: &sketches,
+		Patience: b.hardware.Patience, Mode: cuda.Mode(conf.GetMode()),
+	}
+	if c.Mode != cuda.ModeStateless {
+		c.Detect = &b.thresholds
 	}
 	if conf.GetSource().GetKind() == "mirror" { // of a frame no more is seen
 		c.Pitch = (conf.GetSource().GetLive().GetSnapLen() + mlx5.StrideUnit - 1) / mlx5.StrideUnit * mlx5.StrideUnit

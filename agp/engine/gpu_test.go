@@ -56,7 +56,7 @@ func machine(version int, list ...driver.Info) (Hardware, *cudatest.Driver) {
 // machineWith is machine with something that its kernels do.
 func machineWith(k cudatest.Kernel, version int, list ...driver.Info) (Hardware, *cudatest.Driver) {
 	all := map[string]cudatest.Kernel{}
-	for _, name := range []string{"agp_rings", "agp_rings_sketched", "agp_sequence", "agp_nic_send"} {
+	for _, name := range []string{"agp_rings", "agp_rings_sketched", "agp_sequence", "agp_packets", "agp_nic_send"} {
 		all[name] = k
 	}
 	d := cudatest.New(cudatest.Options{Version: version, Devices: list, Kernels: all})
@@ -428,6 +428,70 @@ func TestACaptureGivesTheSameOnBothPipelines(t *testing.T) {
 	require.ElementsMatch(t, cpu.Traffic, gpu.Traffic)
 	require.Equal(t, len(cpu.Sketches), len(gpu.Sketches))
 	require.Equal(t, "cuda", gpu.Engine.Pipeline)
+}
+
+// TestStatelessModeCountsPacketsOnAGPUOnly: there are rows of traffic and of sketches, and no flows;
+// without a GPU there is no engine, whatever the pipeline is called.
+func TestStatelessModeCountsPacketsOnAGPUOnly(t *testing.T) {
+	path := synthetic(t, traffic.Bench(3, 20000, 900))
+	for _, pipeline := range []string{"auto", "cuda"} {
+		cfg := onGPUs(pipeline, path)
+		cfg.Mode, cfg.Emit = "stateless", nil
+		s := &sink{}
+		b, err := emulated(t).Build(cfg, s, (&lines{}).log)
+		require.NoError(t, err)
+		require.NoError(t, b.Pipeline.Run(context.Background()))
+		var snap telemetry.Snapshot
+		b.Pipeline.Snapshot(&snap)
+		require.NoError(t, b.Close())
+		require.Empty(t, s.records)
+		require.EqualValues(t, 20000, snap.Engine.PacketsSeen)
+		require.EqualValues(t, 20000, snap.Engine.PacketsRecorded)
+		var packets uint64
+		for _, r := range snap.Traffic {
+			packets += r.Packets
+		}
+		require.EqualValues(t, 20000, packets)
+		require.NotEmpty(t, snap.Top)
+		require.Zero(t, snap.Missing())
+
+		h, _ := machine(12080, cudatest.H200())
+		cfg.GpuFailed = "failed three times"
+		_, err = h.Build(cfg, &sink{}, (&lines{}).log)
+		require.ErrorIs(t, err, ErrGPU)
+		require.ErrorContains(t, err, `mode = "stateless": GPU cannot be used: 0, NVIDIA H200: CUDA driver too old`)
+	}
+	for says, change := range map[string]func(*agppb.Configure){
+		`pipeline = "cpu", allowed: "auto", "cuda"`: func(c *agppb.Configure) { c.Pipeline = "cpu" },
+		`models = [app.onnx], allowed: none`:        func(c *agppb.Configure) { c.Models = []string{"app.onnx"} },
+		`mode = "fast", allowed`:                    func(c *agppb.Configure) { c.Mode = "fast" },
+	} {
+		cfg := onGPUs("auto", path)
+		cfg.Mode, cfg.Emit = "stateless", nil
+		change(cfg)
+		_, err := emulated(t).Build(cfg, &sink{}, (&lines{}).log)
+		require.ErrorIs(t, err, ErrConfig)
+		require.ErrorContains(t, err, says)
+	}
+}
+
+// TestSequenceModeGivesTheSameOnBothPipelines: the processor takes it for what it is, a matter of the GPU.
+func TestSequenceModeGivesTheSameOnBothPipelines(t *testing.T) {
+	path := synthetic(t, traffic.Bench(3, 5000, 300))
+	run := func(pipeline string) []string {
+		cfg := onGPUs(pipeline, path)
+		cfg.MaxFlows, cfg.Mode = 1<<14, "sequence"
+		s := &sink{}
+		b, err := emulated(t).Build(cfg, s, (&lines{}).log)
+		require.NoError(t, err)
+		require.Equal(t, pipeline, b.Kind)
+		require.NoError(t, b.Pipeline.Run(context.Background()))
+		require.NoError(t, b.Close())
+		return comparable(s)
+	}
+	want := run("cpu")
+	require.NotEmpty(t, want)
+	sameLines(t, want, run("cuda"))
 }
 
 // TestAClockThatIsSetBackCountsOnBothPipelines: captures one after the other as one input.

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -42,6 +43,14 @@ const (
 
 // Pipelines lists them.
 func Pipelines() []string { return []string{PipelineAuto, PipelineCPU, PipelineCUDA} }
+
+// GPUNames says what IsGPU allows.
+const GPUNames = `"" or the number or UUID that "telegraf-agp doctor" or "nvidia-smi -L" shows`
+
+var gpuName = regexp.MustCompile(`^([0-9]{1,3}|(GPU|MIG)-[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})?$`)
+
+// IsGPU says whether a GPU can be called that.
+func IsGPU(name string) bool { return gpuName.MatchString(name) }
 
 // Which flow records leave the engine.
 const (

@@ -14,6 +14,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/agp-net/telegraf-agp/agp/options"
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
 	"github.com/agp-net/telegraf-agp/agp/telemetry/agppb"
 	"github.com/agp-net/telegraf-agp/agp/telemetry/wire"
@@ -385,7 +386,8 @@ func (s *Supervisor) runOnce(stop <-chan struct{}, before uint64, gpuFailed stri
 		conf.Source.SkipFrames += s.totals.base.Engine.PacketsSeen - before
 	}
 	s.mu.Unlock()
-	chooses := conf.GetPipeline() == "auto"
+	_, needed := options.NeedsGPU(conf.GetPipeline(), conf.GetMode())
+	chooses := conf.GetPipeline() == options.PipelineAuto && !needed
 	if chooses {
 		conf.GpuFailed = gpuFailed
 	}

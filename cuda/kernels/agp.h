@@ -9,8 +9,6 @@
 
 #include <stdint.h>
 
-#define AGP_ABI 3
-
 enum {
 	AGP_LANES = 32,
 	AGP_SIZE_BINS = 95,
@@ -19,6 +17,7 @@ enum {
 	AGP_WAYS = 8,    // flows per bucket
 	AGP_VERDICTS = 64,
 	AGP_SYNDROMES = 64,
+	AGP_PROTOCOLS = 256,
 	AGP_SHARDS = 7,  // state warps of a ring, at most
 	AGP_RECEIVERS = 4, // receive warps of a ring that take turns, at most
 	AGP_WARPS = 8,   // of a block, at most: more would have too few registers each
@@ -188,6 +187,11 @@ enum {
 	AGP_TIME_FREE = 2,      // ticks of a free-running clock: base_ns + ((ticks - base_ticks) * mult >> shift)
 };
 
+// agp_counts are the frames that agp_packets has counted: of IPv4, then of IPv6, by IP protocol.
+typedef struct {
+	uint64_t packets[2 * AGP_PROTOCOLS], bytes[2 * AGP_PROTOCOLS]; // wire lengths
+} agp_counts;
+
 // agp_shard is a part of the flows of a ring, by their hash: what one state warp owns. The host
 // fills it in before a launch; the device only reads it.
 typedef struct {
@@ -199,9 +203,10 @@ typedef struct {
 	uint64_t stats;    // agp_shard_stats, mapped host memory
 	uint64_t sketches; // agp_sketches
 	uint64_t heads;    // agp_head[AGP_WAYS * buckets], 0: there are none
+	uint64_t counts;   // agp_counts, of agp_packets: it has neither tags, due, flows, hists nor heads
 	uint32_t buckets, pad;
 	agp_out out;
-} agp_shard; // 104 bytes
+} agp_shard; // 112 bytes
 
 // agp_ring is a receive queue and its completion queue in mlx5 layout, and the flows that
 // come by it. The host fills it in before a launch; the device only reads it.
@@ -267,7 +272,7 @@ typedef struct {
 // agp_shard_stats of a shard: its state warp writes it as agp_stats is written.
 typedef struct {
 	uint64_t version, heartbeat;
-	uint64_t records, recorded; // records written, and packets in them
+	uint64_t records, recorded; // records written, and packets in them; packets that agp_packets has counted
 	uint64_t lost_records, lost_packets, lost_bytes; // for which the record ring had no room
 	uint64_t lost_matures, lost_starts, lost_ticks; // messages, likewise
 	uint64_t started, evicted, active, time_steps;

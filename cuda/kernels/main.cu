@@ -7,7 +7,7 @@ static_assert(sizeof(agp_quantile_table) <= AGP_TABLE_SCRATCH, "the host allocat
 
 // serve gives each ring of a block its warps until the host wants them to end. There is no
 // meeting point for the whole block after the first.
-template <bool extras, bool sequence = false> AGP_DEVICE void serve(const agp_params &params, char *memory) {
+template <bool extras, bool sequence = false, class store = table<extras>> AGP_DEVICE void serve(const agp_params &params, char *memory) {
 	uint32_t receivers = sequence ? params.receivers : 1;
 	uint32_t warps = receivers + params.shards, mine = warp::local() / warps, role = warp::local() % warps;
 	uint32_t ring = warp::index() / (warps * params.per_block) * params.per_block + mine;
@@ -38,11 +38,11 @@ template <bool extras, bool sequence = false> AGP_DEVICE void serve(const agp_pa
 		}
 	}
 	if (!sequence && role == 0) {
-		receiver<extras> w;
+		receiver<extras && !store::stateless> w;
 		w.init(&params, ring, (receiver_scratch *)room, &shards->in);
 		w.run();
 	} else {
-		shard<extras> w;
+		shard<extras, store> w;
 		w.init(&params, ring, role - receivers, (shard_scratch *)((char *)shards + (role - receivers) * AGP_SHARD_SCRATCH), table);
 		w.run();
 	}
@@ -64,6 +64,13 @@ AGP_KERNEL(agp_rings_sketched, agp_params, params) {
 AGP_KERNEL(agp_sequence, agp_params, params) {
 	AGP_SHARED_LAUNCH(memory, AGP_BLOCK_SCRATCH);
 	serve<true, true>(params, memory);
+}
+
+// agp_packets counts packets and knows no flows: of what agp_params asks for there are sketches, but of
+// their features.
+AGP_KERNEL(agp_packets, agp_params, params) {
+	AGP_SHARED_LAUNCH(memory, AGP_BLOCK_SCRATCH);
+	serve<true, false, counts>(params, memory);
 }
 
 // agp_nic_send plays the port of rings that it shares with agp_rings.

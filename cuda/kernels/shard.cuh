@@ -5,6 +5,7 @@
 
 #include "fifo.cuh"
 #include "ring.cuh"
+#include "stateless.cuh"
 #include "table.cuh"
 
 // shard_scratch is what the warp needs in shared memory. The queue comes first: the receive warp
@@ -20,12 +21,13 @@ struct alignas(16) shard_scratch {
 };
 static_assert(sizeof(shard_scratch) <= AGP_SHARD_SCRATCH, "the host allocates shared memory by this");
 
-template <bool extras> struct shard {
+// store is what packets are put into.
+template <bool extras, class store = table<extras>> struct shard {
 	const agp_params *p;
 	const agp_shard *r;
 	agp_shard_state *st;
 	shard_scratch *x;
-	table<extras> flows;
+	store flows;
 	uint32_t turns;
 	stats::stopwatch watch;
 
@@ -77,7 +79,10 @@ template <bool extras> struct shard {
 		for (uint32_t from = 0; from < n;) {
 			uint32_t others = warp::ballot(warp::all, l >= from && kind != item::packet);
 			uint32_t to = others ? (uint32_t)ffs(others) : n;
-			if (to > from)
+			if constexpr (store::stateless) {
+				flows.count(l >= from && l < to, *mine);
+				watch.lap(1);
+			} else if (to > from)
 				add((to < 32 ? (1u << to) - 1 : warp::all) & ~((1u << from) - 1), first);
 			from = to;
 			if (!AGP_RARE(from != n))

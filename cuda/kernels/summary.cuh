@@ -15,12 +15,13 @@ enum { src_bytes, dst_bytes, dst_port_bytes, flow_bytes, src_flows };
 struct ends {
 	uint64_t src[2], dst[2];
 	uint16_t src_port, dst_port;
+	uint8_t protocol, ip_version;
 };
 
 AGP_DEVICE ends endpoints(const agp_flow &f) {
 	const agp_key &k = f.key;
 	bool b = (f.bits & flow::from_b) != 0;
-	return ends{{b ? k.b[0] : k.a[0], b ? k.b[1] : k.a[1]}, {b ? k.a[0] : k.b[0], b ? k.a[1] : k.b[1]}, b ? k.port_b : k.port_a, b ? k.port_a : k.port_b};
+	return ends{{b ? k.b[0] : k.a[0], b ? k.b[1] : k.a[1]}, {b ? k.a[0] : k.b[0], b ? k.a[1] : k.b[1]}, b ? k.port_b : k.port_a, b ? k.port_a : k.port_b, k.protocol, k.ip_version};
 }
 
 // known is agp_sketches in shared memory, with its table there as well: far memory would be asked
@@ -41,13 +42,14 @@ AGP_OUTLINE void heavy(const agp_sketches *s, uint32_t list, bool on, agp_top_ke
 
 AGP_DEVICE uint64_t big(uint16_t port) { return (uint16_t)(port << 8 | port >> 8); } // as bytes in network order
 
-// progress is what a flow has carried since the last progress; no packets: it begins.
+// progress is what a flow has carried since the last progress, no packets: it begins. Or it is a packet
+// of no flow.
 struct progress {
 	uint64_t hash;
 	ends between;
-	uint8_t protocol, ip_version;
-	uint16_t packets;
 	uint32_t bytes;
+	uint16_t packets;
+	bool distinct; // what it is between may not have been seen
 };
 
 // progresses wait in shared memory until there are enough of them: few lanes at a time come to one,
@@ -65,9 +67,9 @@ AGP_OUTLINE void learn(const agp_sketches *s, uint32_t what, waiting *w) {
 	if (warp::lane() == 0)
 		w->n = 0;
 	const ends &e = p.between;
-	uint64_t protocol = p.protocol, version = p.ip_version, bytes = p.bytes;
-	bool begins = on && p.packets == 0;
-	if ((what & AGP_SKETCH_DISTINCT) && warp::ballot(warp::all, begins)) {
+	uint64_t protocol = e.protocol, version = e.ip_version, bytes = p.bytes;
+	bool begins = on && p.packets == 0, distinct = on && p.distinct;
+	if ((what & AGP_SKETCH_DISTINCT) && warp::ballot(warp::all, distinct)) {
 		agp_hll *d = running(s)->distinct;
 		for (uint32_t i = 0; i < 4; i++) {
 			const uint64_t *a = i == 0 ? e.src : e.dst;
@@ -76,7 +78,7 @@ AGP_OUTLINE void learn(const agp_sketches *s, uint32_t what, waiting *w) {
 				w = version == 4 ? sketch::hll::of8(a[0] & UINT32_MAX, 4) : sketch::hll::of16(a[0], a[1]);
 			else
 				w = sketch::hll::of8(i == 2 ? protocol << 16 | e.dst_port : p.hash, 8);
-			sketch::hll{&d[i], AGP_HLL_REGISTERS}.add(begins, w);
+			sketch::hll{&d[i], AGP_HLL_REGISTERS}.add(distinct, w);
 		}
 	}
 	if (what & AGP_SKETCH_TOP) {
@@ -105,8 +107,7 @@ AGP_OUTLINE void advance(const agp_sketches *s, uint32_t what, waiting *w, bool 
 	// Always as many at once: what is added together does not depend on when packets came.
 	for (bool put = on;; at -= AGP_LANES, left -= AGP_LANES) {
 		if (put && at < AGP_LANES) {
-			w->of[at] = progress{f->hash, endpoints(*f), f->key.protocol, f->key.ip_version, (uint16_t)packets,
-				packets ? (uint32_t)(f->dir[0].wire_bytes + f->dir[1].wire_bytes) - f->told_bytes : 0};
+			w->of[at] = progress{f->hash, endpoints(*f), packets ? (uint32_t)(f->dir[0].wire_bytes + f->dir[1].wire_bytes) - f->told_bytes : 0, (uint16_t)packets, packets == 0};
 			put = false;
 		}
 		if (warp::lane() == 0)

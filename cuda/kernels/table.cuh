@@ -36,6 +36,7 @@ struct cause {
 
 // extras: there is more than records, agp_params says what.
 template <bool extras> struct table {
+	static const bool stateless = false;
 	const agp_params *p;
 	const agp_shard *r;
 	agp_shard_stats *s; // in shared memory, written by lane 0

@@ -31,6 +31,7 @@ type Replay struct {
 	Flow       flow.Config
 	Decap      packet.Decap
 	Sketches   uint32 // abi.Params.Sketches
+	Stateless  bool   // packets are counted and forgotten
 	Models     bool   // heads, triggers and events, see abi.Params.Messages
 	Early      bool   // a fault of the host: completions come before their payload
 	Lacks      string // a fault of the device: the fence it has not, "acquire" or "release"
@@ -47,7 +48,7 @@ type replayHeader struct {
 	Order, Seed                                                                                      uint64
 	IdleNs, ActiveNs, LingerNs, FlushNs                                                              int64
 	Rings, LogRQ, Pitch, Batch, Buckets, LogRecords, Decap, Key, RingFlag, PerBlock, Early, Sketches uint32
-	Shards, Models, Receivers, _                                                                     uint32
+	Shards, Models, Receivers, Stateless                                                             uint32
 }
 
 type replayFrame struct {
@@ -128,7 +129,7 @@ func (r *Replay) prepare() {
 
 // Result of a Replay.
 type Result struct {
-	Records []string // as agp.h has them, in hexadecimal, and a sum of each shard's sketches, sorted
+	Records []string // as agp.h has them, in hexadecimal, and a sum of each shard's sketches or counters, sorted
 	Rings   []Ring
 }
 
@@ -151,6 +152,7 @@ func (r *Replay) Run(ctx context.Context, dir string, s Sanitizer) (*Result, err
 	h.Decap = flags(r.Decap.VXLAN, r.Decap.GRE, r.Decap.Geneve, r.Decap.GTPU)
 	h.Key = flags(r.Flow.Key.VLAN, r.Flow.Key.Tunnel)
 	h.Early, h.Sketches, h.Models = flags(r.Early), r.Sketches, flags(r.Models)
+	h.Stateless = flags(r.Stateless)
 	path := filepath.Join(dir, "frames")
 	if err := os.WriteFile(path, slices.Concat(Bytes(h), r.frames.Bytes()), 0o644); err != nil {
 		return nil, err

@@ -77,6 +77,7 @@ func TestKernelIsCleanUnderSanitizers(t *testing.T) {
 		{"models and detectors of a ring, small record rings, sketches", Replay{LogRecords: 12, Batch: 5, Models: true, Sketches: 15}, 2000, false},
 		{"two receive warps in turns", Replay{Receivers: 2, Shards: 3, LogRQ: 7}, 4000, false},
 		{"three receive warps in turns, two rings, batches of 5, models and sketches", Replay{Rings: 2, Receivers: 3, Batch: 5, Models: true, Sketches: 15, Flow: flow.Config{IdleNs: 2e9, ActiveNs: 5e9}}, 2000, false},
+		{"packets counted and forgotten, two rings of three shards in a block, sketches", Replay{Stateless: true, Rings: 2, Shards: 3, PerBlock: 2, Batch: 7, LogRQ: 4, Sketches: 15, Decap: everything}, 3000, false},
 		{"single packets, a small table", Replay{Batch: 1, Pitch: 128, Buckets: 4}, 1500, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -66,12 +66,13 @@ func gpuReadings() []telemetry.GPURow {
 func pipelineFinding(conf *agp.AGP, fit []*cuda.Device, unfit []error) finding {
 	f := finding{levelOK, "pipeline", options.PipelineCPU, "as configured"}
 	auto := conf.Pipeline == options.PipelineAuto
+	_, needed := options.NeedsGPU(conf.Pipeline, conf.Mode)
 	switch {
 	case conf.Pipeline == options.PipelineCPU:
-	case len(fit) == 0 && auto:
+	case len(fit) == 0 && !needed:
 		f.hint = "auto: " + strings.ReplaceAll(errors.Join(unfit...).Error(), "\n", "; ")
 	case len(fit) == 0:
-		return finding{levelMissing, "pipeline", conf.Pipeline, strings.ReplaceAll(errors.Join(unfit...).Error(), "\n", "; ")}
+		return finding{levelMissing, "pipeline", options.PipelineCUDA, strings.ReplaceAll(errors.Join(unfit...).Error(), "\n", "; ")}
 	default:
 		f.found = options.PipelineCUDA
 		if i, err := fit[0].Info(); err == nil {

@@ -58,6 +58,7 @@ func TestDoctorSaysWhichPipelineTheConfigurationGivesAndWhy(t *testing.T) {
 	old := gpus(12080, cudatest.H200())
 	require.Regexp(t, `(?m)^ok +pipeline +cpu \(auto: GPU cannot be used: 0, NVIDIA H200: CUDA driver too old: it runs CUDA 12.8, the device code needs 13.0\)$`, said(old))
 	require.Regexp(t, `(?m)^missing +pipeline +cuda \(GPU cannot be used: 0, .*needs 13.0\)$`, said(old, func(c *agp.AGP) { c.Pipeline = "cuda" }))
+	require.Regexp(t, `(?m)^missing +pipeline +cuda \(GPU cannot be used: 0, .*needs 13.0\)$`, said(old, func(c *agp.AGP) { c.Mode = "stateless" }), "the processor is no choice")
 	good, small := gpus(13000, cudatest.H200()), cudatest.H200()
 	small.MemoryBytes = 1 << 30
 	require.Regexp(t, `(?m)^ok +pipeline +cpu \(as configured\)$`, said(good, func(c *agp.AGP) { c.Pipeline = "cpu" }))

@@ -56,6 +56,16 @@ func TestReplaySaysWhichPipelineRanAndWhy(t *testing.T) {
 	_, log, code := call(t, "replay", "--models", "none", "--pipeline", "gpu", file)
 	require.Equal(t, 1, code)
 	require.Contains(t, log, `pipeline = "gpu", allowed are auto, cpu, cuda`)
+	for says, args := range map[string][]string{
+		`gpu = "nonsense", allowed: ""`:             {"--gpu", "nonsense"},
+		`mode = "fast", allowed: "flow"`:            {"--mode", "fast"},
+		`pipeline = "cpu", allowed: "auto", "cuda"`: {"--mode", "stateless", "--pipeline", "cpu"},
+		`sketch_feature = "blocked", allowed: ""`:   {"--mode", "stateless", "--sketch-feature", "blocked"},
+	} {
+		_, log, code := call(t, append(append([]string{"replay", "--models", "none"}, args...), file)...)
+		require.Equal(t, 1, code)
+		require.Contains(t, log, says)
+	}
 
 	emulated(t)
 	out, log, code = call(t, "replay", "--models", "none", "--pipeline", "cuda", file)
@@ -67,6 +77,12 @@ func TestReplaySaysWhichPipelineRanAndWhy(t *testing.T) {
 	require.Len(t, e, 1)
 	require.Equal(t, "cuda", e[0].Tags()["pipeline"])
 	require.Equal(t, "GPU 0, NVIDIA H200, as configured", e[0].Fields()["pipeline_reason"])
+	out, log, code = call(t, "replay", "--mode", "stateless", "-o", "influx", file)
+	require.Zero(t, code, log)
+	require.Empty(t, named(parse(t, out), "agp_flow"))
+	rows := named(parse(t, out), "agp_traffic")
+	require.Len(t, rows, 1)
+	require.EqualValues(t, 10, rows[0].Fields()["packets"])
 	_, log, code = call(t, "replay", "--models", "none", "--pipeline", "cuda", "--gpu", "4", file)
 	require.Equal(t, 1, code)
 	require.Contains(t, log, "no such GPU: 4, the driver shows 1")

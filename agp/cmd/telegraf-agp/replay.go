@@ -43,6 +43,7 @@ func replayCommand() *cli.Command {
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Value: "table", Usage: "`FORMAT`: json (one object per line), influx (line protocol) or table"},
 			&cli.StringFlag{Name: "pipeline", Value: options.PipelineAuto, Usage: "`WHO` processes the packets: auto (a GPU if one suffices, else the CPU), cpu or cuda"},
+			&cli.StringFlag{Name: "mode", Value: options.ModeFlow, Usage: "`HOW` packets are processed on a GPU: flow, sequence (several warps take a queue's packets in turns) or stateless (counted and forgotten)"},
 			&cli.StringFlag{Name: "gpu", Usage: "`GPU` to use, by number or UUID; default: the first that suffices"},
 			&cli.StringFlag{Name: "models", Usage: "`LIST` of model files or folders, comma separated; none switches scoring off; default: the shipped models"},
 			&cli.IntFlag{Name: "queues", Usage: "flow table shards, one goroutine each; 0: what suits this machine"},
@@ -94,7 +95,11 @@ func replay(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	models, err := openModels(c.String("models"))
+	list := c.String("models")
+	if c.String("mode") == options.ModeStateless && list == "" {
+		list = noModels
+	}
+	models, err := openModels(list)
 	if err != nil {
 		return err
 	}
@@ -141,11 +146,17 @@ type replayable interface {
 // replayPipeline makes the pipeline that the options name, and says why it is that one.
 func replayPipeline(c *cli.Context, name string, src source.Source, sink replaySink, decap packet.Decap, models *model.Set) (p replayable, why string, closeGPU func() error, err error) {
 	conf := &agppb.Configure{
-		Interface: name, Source: &agppb.Source{Kind: "pcap"}, Pipeline: c.String("pipeline"), Gpu: c.String("gpu"), Queues: uint32(max(0, c.Int("queues"))),
+		Interface: name, Source: &agppb.Source{Kind: "pcap"}, Pipeline: c.String("pipeline"), Mode: c.String("mode"), Gpu: c.String("gpu"), Queues: uint32(max(0, c.Int("queues"))),
 		IdleTimeoutNs: int64(c.Duration("idle-timeout")), ActiveTimeoutNs: int64(c.Duration("active-timeout")), MaxFlows: uint64(c.Int("max-flows")),
 		Decap:   &agppb.Decap{Vxlan: decap.VXLAN, Gre: decap.GRE, Geneve: decap.Geneve, Gtpu: decap.GTPU},
 		KeyVlan: c.Bool("key-vlan"), KeyTunnel: c.Bool("key-tunnel"),
 		TopK: uint32(max(0, c.Int("top"))), SketchWindowNs: int64(c.Duration("window")), SketchFeature: c.String("sketch-feature"),
+	}
+	if list := c.String("models"); list != "" && list != noModels {
+		conf.Models = strings.Split(list, ",")
+	}
+	if !options.IsGPU(conf.Gpu) {
+		return nil, "", nil, fmt.Errorf("gpu = %q, allowed: %s", conf.Gpu, options.GPUNames)
 	}
 	if !slices.Contains(options.Pipelines(), conf.Pipeline) {
 		return nil, "", nil, fmt.Errorf("pipeline = %q, allowed are %s", conf.Pipeline, strings.Join(options.Pipelines(), ", "))
@@ -279,9 +290,12 @@ func progress(ctx context.Context, p replayable, size int64) (done func()) {
 	return func() { cancel(); <-finished }
 }
 
+// noModels is the list that switches scoring off.
+const noModels = "none"
+
 // openModels loads the models that the option names.
 func openModels(list string) (*model.Set, error) {
-	if list == "none" {
+	if list == noModels {
 		return new(model.Set), nil
 	}
 	var paths []string

@@ -125,7 +125,7 @@ func (p *Pipeline) fits() error {
 		return nil
 	}
 	blocks, warps, shared := p.grid()
-	return f.Fits(p.kernel(), blocks, warps, shared)
+	return f.Fits(p.Kernel(), blocks, warps, shared)
 }
 
 // Fits says whether that many blocks of a kernel can run on the GPU at the same time.

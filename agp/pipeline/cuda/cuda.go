@@ -38,12 +38,13 @@ var (
 
 // Limits and defaults of Config.
 const (
-	MaxRings       = flow.Buckets // as many parts has the space of hashes
-	DefaultRings   = 16
-	defaultLogRQ   = 12
-	defaultPitch   = 2048
-	DefaultShards  = 4
-	defaultRecords = 20 // log2 of the bytes of a record ring
+	MaxRings      = flow.Buckets // as many parts has the space of hashes
+	DefaultRings  = 16
+	defaultLogRQ  = 12
+	defaultPitch  = 2048
+	DefaultShards = 4
+	// log2 of the bytes of a record ring
+	minRecords, defaultRecords, maxRecords = 12, 20, 30
 	// DefaultPatience is how long a kernel may take to end.
 	DefaultPatience = 5 * time.Second
 )
@@ -152,6 +153,9 @@ func (c *Config) setDefaults() error {
 	}
 	if c.LogRecords == 0 {
 		c.LogRecords = defaultRecords
+		if c.Mode == ModeStateless {
+			c.LogRecords = minRecords
+		}
 	}
 	switch {
 	case c.OnDevice && c.Port == nil:
@@ -166,8 +170,8 @@ func (c *Config) setDefaults() error {
 		return fmt.Errorf("%w: batches of %d, allowed: 1 to %d", ErrConfig, c.Batch, abi.Lanes)
 	case c.Patience < 0 || c.Heartbeat < 0:
 		return fmt.Errorf("%w: patience of %v and %v", ErrConfig, c.Patience, c.Heartbeat)
-	case c.LogRecords < 12 || c.LogRecords > 30:
-		return fmt.Errorf("%w: record rings of 2^%d bytes, allowed: 2^12 to 2^30", ErrConfig, c.LogRecords)
+	case c.LogRecords < minRecords || c.LogRecords > maxRecords:
+		return fmt.Errorf("%w: record rings of 2^%d bytes, allowed: 2^%d to 2^%d", ErrConfig, c.LogRecords, minRecords, maxRecords)
 	}
 	return c.setSketches()
 }
@@ -307,7 +311,7 @@ func flags(on ...bool) (f uint32) {
 // launch starts the kernel.
 func (p *Pipeline) launch() (Run, error) {
 	blocks, warps, shared := p.grid()
-	run, err := p.cfg.Device.Launch(p.kernel(), blocks, warps, shared, bytesOf(&p.params))
+	run, err := p.cfg.Device.Launch(p.Kernel(), blocks, warps, shared, bytesOf(&p.params))
 	if err == nil {
 		p.run = run
 		p.launches++
@@ -728,6 +732,9 @@ func (p *Pipeline) Snapshot(s *telemetry.Snapshot) {
 		e.PacketsSeen = max(e.PacketsSeen, delivered)
 	}
 	maps.Copy(e.Errors, p.source.Repaired)
+	if p.cfg.Mode == ModeStateless {
+		p.counted(s)
+	}
 	gone := e.PacketsRecorded
 	for _, n := range e.Drops {
 		gone += n

@@ -8,7 +8,9 @@
 // writes it from Launch until it has ended, on command (abi.Control) or by itself.
 //
 // Config.Mode says how a ring's packets are taken: by one warp, or by several that take batches in
-// turns, in the order of the ring. Nothing but the rate of a ring depends on it.
+// turns, in the order of the ring. Nothing but the rate of a ring depends on it. In ModeStateless the
+// state warps have counters in the place of flows: there are no records, and a frame that was
+// counted is in PacketsRecorded.
 //
 // Records are those of the reference, byte for byte, and so are the answers of models in them, the
 // alerts and the findings of detectors. The device keeps how flows begin (abi.Head), says when a
@@ -20,8 +22,8 @@
 // messages as it loses records: each kind is counted.
 //
 // The host looks at record rings every 0.5 to 15 ms, as the rings' size and what comes allow, after a
-// second without a record every 45 ms, and at heartbeats every sixteenth of Config.Heartbeat. A warp whose heartbeat stands still for Config.Heartbeat is hung: Run says which, and
-// returns after Config.Patience at the latest, ErrHung, if the kernel does not end on command; then
+// second without a record every 45 ms, and at heartbeats every sixteenth of Config.Heartbeat. A warp whose heartbeat stands still for Config.Heartbeat is hung:
+// Run says which, and returns after Config.Patience at the latest, ErrHung, if the kernel does not end on command; then
 // only the end of the process ends it. ErrDevice is a GPU that has failed, see Explain. What was in
 // flows then is DropDeviceState, so that every packet has a record or a counted reason. On a flush
 // the device waits for the host; what it has no time for is counted.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -75,7 +76,7 @@ func (g *GPU) load(d *cuda.Device, code []byte) (err error) {
 }
 
 // kernelNames are the kernels that a Device can launch.
-var kernelNames = []string{ringsKernel, fullKernel, sequenceKernel, "agp_nic_send"}
+var kernelNames = append([]string{"agp_nic_send"}, ringKernels...)
 
 // StreamOf names what a Device launches a kernel on: those of one stream run one after the other,
 // those of different streams beside each other.
@@ -97,15 +98,16 @@ func (g *GPU) stream(name string) (*cuda.Stream, error) {
 	return s, err
 }
 
-func servesRings(kernel string) bool {
-	return kernel == ringsKernel || kernel == fullKernel || kernel == sequenceKernel
-}
+func servesRings(kernel string) bool { return slices.Contains(ringKernels, kernel) }
 
 const (
 	ringsKernel    = "agp_rings"
 	fullKernel     = "agp_rings_sketched" // the same with sketches of all traffic, models and messages
 	sequenceKernel = "agp_sequence"       // all of it in ModeSequence
+	packetsKernel  = "agp_packets"        // ModeStateless
 )
+
+var ringKernels = []string{ringsKernel, fullKernel, sequenceKernel, packetsKernel}
 
 // Info says which GPU it is.
 func (g *GPU) Info() cuda.Info { return g.info }

@@ -185,6 +185,10 @@ func TestModesThatCannotBe(t *testing.T) {
 		"2 receive warps per ring":  {Receivers: 2},
 		"5 receive warps per ring":  {Mode: cuda.ModeSequence, Receivers: 5},
 		"-1 receive warps per ring": {Mode: cuda.ModeSequence, Receivers: -1},
+		"detectors look at flows":   {Mode: cuda.ModeStateless, Detect: &detect.Config{}},
+		"models score flows":        {Mode: cuda.ModeStateless, Models: shipped(t, "app")},
+		`sketch feature "blocked"`:  {Mode: cuda.ModeStateless, Sketch: &cuda.SketchConfig{Feature: "blocked"}},
+		`mode "stateless" allows 1`: {Mode: cuda.ModeStateless, Receivers: 2},
 		"1 rings of 9 warps":        {Mode: cuda.ModeSequence, Receivers: 4, Shards: 5},
 	} {
 		_, err := cuda.New(c)

@@ -188,6 +188,9 @@ func (p *Pipeline) SwapModels(set *model.Set) {
 
 // need sets the parameters to what the models of a set and the detectors need of the device.
 func (p *Pipeline) need(params *abi.Params, set *model.Set) error {
+	if err := p.cfg.Mode.scores(set); err != nil {
+		return err
+	}
 	t := set.Triggers()
 	if len(t) > len(params.Triggers) {
 		return fmt.Errorf("%w: models have %d different triggers, at most %d", ErrConfig, len(t), len(params.Triggers))

@@ -62,10 +62,23 @@ func (c *Config) buckets() int {
 	return (flows*29/20 + 64 + abi.Ways - 1) / abi.Ways
 }
 
-// tables are the sizes of what a shard has of its flows: tags, due, flows, hists and state of abi.Shard.
+// tables are the sizes of what a shard has to itself, in the order of its pieces.
 func (c *Config) tables() []int {
+	state := len(bytesOf(&abi.ShardState{}))
+	if c.Mode == ModeStateless {
+		return []int{state, len(bytesOf(&abi.Counts{}))}
+	}
 	places := abi.Ways * c.buckets()
-	return []int{4 * places, 4 * places, len(bytesOf(&abi.Flow{})) * places, len(bytesOf(&abi.Hist{})) * places, len(bytesOf(&abi.ShardState{}))}
+	return []int{state, 4 * places, 4 * places, len(bytesOf(&abi.Flow{})) * places, len(bytesOf(&abi.Hist{})) * places}
+}
+
+// pieces are where a shard finds them.
+func (c *Config) pieces(d *abi.Shard) []*Addr {
+	if c.Mode == ModeStateless {
+		return []*Addr{&d.State, &d.Counts}
+	}
+	d.Buckets = uint32(c.buckets())
+	return []*Addr{&d.State, &d.Tags, &d.Due, &d.Flows, &d.Hists}
 }
 
 func (p *Pipeline) newRing(tables [][]Addr) (*ring, error) {
@@ -184,10 +197,10 @@ func (p *Pipeline) newShard(tables []Addr) (*shard, error) {
 	d := &shard{head: at[uint64](m), tail: at[uint64](m[line:]), buf: m[2*line : 2*line+1<<c.LogRecords]}
 	d.stats = at[abi.ShardStats](m[2*line+1<<c.LogRecords:])
 	d.abi = abi.Shard{
-		Stats: shared.Addr + 2*line + 1<<c.LogRecords, Buckets: uint32(c.buckets()),
-		Out: abi.Out{Buf: shared.Addr + 2*line, Head: shared.Addr, Tail: shared.Addr + line, LogSize: uint32(c.LogRecords)},
+		Stats: shared.Addr + 2*line + 1<<c.LogRecords,
+		Out:   abi.Out{Buf: shared.Addr + 2*line, Head: shared.Addr, Tail: shared.Addr + line, LogSize: uint32(c.LogRecords)},
 	}
-	for i, at := range []*Addr{&d.abi.Tags, &d.abi.Due, &d.abi.Flows, &d.abi.Hists, &d.abi.State} {
+	for i, at := range c.pieces(&d.abi) {
 		*at = tables[i]
 	}
 	return d, p.newSketches(d)

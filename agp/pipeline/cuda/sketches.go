@@ -16,8 +16,8 @@ import (
 // SketchConfig says what is summarised beside the flow records.
 type SketchConfig = summary.Config
 
-// errFreed says that the sketches went with the device's memory.
-var errFreed = errors.New("sketches are read after the end")
+// errFreed says that what is read went with the device's memory.
+var errFreed = errors.New("device memory is read after the end")
 
 // errMoved says that the device was moving what was read, several times in a row.
 var errMoved = errors.New("sketches were moved while they were read")
@@ -73,10 +73,13 @@ func (c *Config) setSketches() error {
 	return nil
 }
 
-// kernel is the one that does what is asked for.
-func (p *Pipeline) kernel() string {
-	if p.cfg.Mode == ModeSequence {
+// Kernel is the name of the one that does what is asked for.
+func (p *Pipeline) Kernel() string {
+	switch p.cfg.Mode {
+	case ModeSequence:
 		return sequenceKernel
+	case ModeStateless:
+		return packetsKernel
 	}
 	if p.cfg.Sketches != 0 || p.cfg.Models != nil || p.cfg.Detect != nil || p.params.Messages != 0 {
 		return fullKernel

@@ -579,6 +579,7 @@ type Configure struct {
 	Gpu                string                 `protobuf:"bytes,18,opt,name=gpu,proto3" json:"gpu,omitempty"`                                                // index or UUID, "": the first that suffices
 	GpuFailed          string                 `protobuf:"bytes,19,opt,name=gpu_failed,json=gpuFailed,proto3" json:"gpu_failed,omitempty"`                   // with "auto": why the GPU is not to be used now
 	SketchFeature      string                 `protobuf:"bytes,20,opt,name=sketch_feature,json=sketchFeature,proto3" json:"sketch_feature,omitempty"`       // per-flow histograms in fixed memory: "published", "blocked"
+	Mode               string                 `protobuf:"bytes,21,opt,name=mode,proto3" json:"mode,omitempty"`                                              // "flow", "sequence", "stateless"; "": flow
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
@@ -749,6 +750,13 @@ func (x *Configure) GetGpuFailed() string {
 func (x *Configure) GetSketchFeature() string {
 	if x != nil {
 		return x.SketchFeature
+	}
+	return ""
+}
+
+func (x *Configure) GetMode() string {
+	if x != nil {
+		return x.Mode
 	}
 	return ""
 }
@@ -4376,7 +4384,7 @@ const file_agp_proto_rawDesc = "" +
 	"\x05Hello\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12!\n" +
 	"\fprotocol_min\x18\x02 \x01(\rR\vprotocolMin\x12\x18\n" +
-	"\aversion\x18\x03 \x01(\tR\aversion\"\xed\x05\n" +
+	"\aversion\x18\x03 \x01(\tR\aversion\"\x81\x06\n" +
 	"\tConfigure\x12\x1c\n" +
 	"\tinterface\x18\x01 \x01(\tR\tinterface\x12&\n" +
 	"\x06source\x18\x02 \x01(\v2\x0e.agp.v1.SourceR\x06source\x12\x1a\n" +
@@ -4400,7 +4408,8 @@ const file_agp_proto_rawDesc = "" +
 	"\x03gpu\x18\x12 \x01(\tR\x03gpu\x12\x1d\n" +
 	"\n" +
 	"gpu_failed\x18\x13 \x01(\tR\tgpuFailed\x12%\n" +
-	"\x0esketch_feature\x18\x14 \x01(\tR\rsketchFeature\x1a9\n" +
+	"\x0esketch_feature\x18\x14 \x01(\tR\rsketchFeature\x12\x12\n" +
+	"\x04mode\x18\x15 \x01(\tR\x04mode\x1a9\n" +
 	"\vDetectEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\x8b\x01\n" +

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -40,6 +39,7 @@ type AGP struct {
 	Interfaces    []string           `toml:"interfaces"`
 	Interface     string             `toml:"interface"`
 	Pipeline      string             `toml:"pipeline"`
+	Mode          string             `toml:"mode"`
 	GPU           string             `toml:"gpu"`
 	Queues        int                `toml:"queues"`
 	Models        []string           `toml:"models"`
@@ -86,7 +86,7 @@ func (*AGP) SampleConfig() string { return sampleConfig }
 // New returns a plugin with the defaults of sample.conf.
 func New() *AGP {
 	return &AGP{
-		Source: sourcePcap, Pipeline: options.PipelineAuto,
+		Source: sourcePcap, Pipeline: options.PipelineAuto, Mode: options.ModeFlow,
 		IdleTimeout: config.Duration(time.Minute), ActiveTimeout: config.Duration(5 * time.Minute),
 		MaxFlows: 1 << 18, TopK: 10, SeriesLimit: DefaultSeriesLimit,
 		Live: defaultLive(), Enforce: defaultEnforce(),
@@ -132,6 +132,7 @@ func (a *AGP) check() error {
 		a.checkLive(),
 		a.checkEnforce(),
 		oneOf("pipeline", a.Pipeline, options.Pipelines()...),
+		a.checkMode(),
 		a.checkGPU(),
 		within("queues", a.Queues, 0, 256),
 		timeout("idle_timeout", a.IdleTimeout),
@@ -163,12 +164,23 @@ func (a *AGP) check() error {
 	return errors.Join(errs...)
 }
 
-// gpuName is what the option gpu may be.
-var gpuName = regexp.MustCompile(`^([0-9]{1,3}|(GPU|MIG)-[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})?$`)
+func (a *AGP) checkMode() error {
+	w := options.Wants{Pipeline: a.Pipeline, Detect: a.Detect, Flows: a.Flows.Emit}
+	if !a.unscored() {
+		w.Models = a.Models
+	}
+	if err := options.CheckMode(a.Mode, w); err != nil {
+		return fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	return nil
+}
+
+// unscored says that no models are wanted.
+func (a *AGP) unscored() bool { return len(a.Models) == 1 && a.Models[0] == "none" }
 
 func (a *AGP) checkGPU() error {
-	if !gpuName.MatchString(a.GPU) {
-		return bad("gpu", a.GPU, `"" or the number or UUID that "telegraf-agp doctor" or "nvidia-smi -L" shows`)
+	if !options.IsGPU(a.GPU) {
+		return bad("gpu", a.GPU, options.GPUNames)
 	}
 	if a.GPU != "" && a.Pipeline == options.PipelineCPU {
 		return bad("gpu", a.GPU, `none with pipeline = "cpu"`)
@@ -210,6 +222,7 @@ func (a *AGP) Init() error {
 		Interface:       a.Interface,
 		Source:          a.source(files),
 		Pipeline:        a.Pipeline,
+		Mode:            a.Mode,
 		Gpu:             a.GPU,
 		Queues:          uint32(a.Queues),
 		IdleTimeoutNs:   int64(a.IdleTimeout),
@@ -304,7 +317,7 @@ func usable(path string) error {
 // modelFiles returns the models to load.
 func (a *AGP) modelFiles() ([]string, error) {
 	switch {
-	case len(a.Models) == 1 && a.Models[0] == "none":
+	case a.unscored(), a.Mode == options.ModeStateless:
 		return nil, nil
 	case len(a.Models) > 0:
 		for i, m := range a.Models {

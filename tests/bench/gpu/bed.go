@@ -20,7 +20,8 @@ import (
 type Shape struct {
 	Rings, PerBlock int // and how many of them share a multiprocessor
 	Shards          int // state warps per ring
-	Receivers       int // receive warps per ring that take turns: sequence mode. 0: one, flow mode
+	Mode            cuda.Mode
+	Receivers       int // receive warps per ring that take turns, in sequence mode
 	LogRQ           uint8
 	Flows           int // per ring
 	FrameLen        int // without FCS
@@ -41,10 +42,8 @@ func (s Shape) pitch() uint32 {
 func (s Shape) config(g cuda.Device, port func([]mlx5.Queue) (cuda.Feeder, error)) cuda.Config {
 	c := cuda.Config{
 		Device: g, Sink: discard{}, Rings: s.Rings, PerBlock: s.PerBlock, Shards: s.Shards, LogRQ: s.LogRQ, Pitch: s.pitch(), LogRecords: 16,
+		Mode: s.Mode, Receivers: s.Receivers,
 		Flow: flow.Config{MaxFlows: s.Flows * s.Rings, IdleNs: 60e9, ActiveNs: 300e9, LingerNs: 10e9}, OnDevice: true, Port: port,
-	}
-	if s.Receivers != 0 {
-		c.Mode, c.Receivers = cuda.ModeSequence, s.Receivers
 	}
 	if s.LogRQ == 0 {
 		c.LogRQ = 12
@@ -200,15 +199,8 @@ func (b *bed) queues(logRQ, logCQ uint32, piece func(n int) cuda.Addr) error {
 // serve launches the kernel that takes the packets, up to so many of each ring (0: all).
 func (b *bed) serve(limit uint64) (cuda.Run, error) {
 	b.params.Limit = limit
-	kernel := "agp_rings"
-	if b.shape.Sketches {
-		kernel = "agp_rings_sketched"
-	}
-	if b.shape.Receivers != 0 {
-		kernel = "agp_sequence"
-	}
 	warps, shared := cuda.Block(b.shape.PerBlock, max(1, b.shape.Receivers), b.shape.Shards, b.params.Sketches)
-	return b.g.Launch(kernel, b.shape.Blocks(), warps, shared, bytesOf(&b.params))
+	return b.g.Launch(b.p.Kernel(), b.shape.Blocks(), warps, shared, bytesOf(&b.params))
 }
 
 // tell gives the kernel a command.

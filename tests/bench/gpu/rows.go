@@ -116,6 +116,9 @@ const (
 // what is done with packets.
 func (s Shape) what() string {
 	what := "parse + flow"
+	if s.Mode == cuda.ModeStateless {
+		what = "parse + count (stateless mode)"
+	}
 	if s.Sketches {
 		what += " + sketch"
 	}
@@ -256,11 +259,14 @@ func (b *Bench) highest(t Test, rate float64, must, was string) error {
 func (b *Bench) prefilled() error {
 	for _, t := range []Test{
 		{Shape: Shape{Rings: 1, PerBlock: 1, Shards: 4, Flows: 4096}, Packets: 1 << 20},
-		{Shape: Shape{Rings: 1, PerBlock: 1, Receivers: 3, Shards: 4, Flows: 4096}, Packets: 1 << 20},
+		{Shape: Shape{Mode: cuda.ModeSequence, Rings: 1, PerBlock: 1, Receivers: 3, Shards: 4, Flows: 4096}, Packets: 1 << 20},
 		{Shape: Shape{Rings: 16, PerBlock: 1, Shards: 4, Flows: 1}, Packets: 1 << 18},
 		{Shape: Shape{Rings: 16, PerBlock: 1, Shards: 4, Flows: 4096}, Packets: 1 << 20},
 		{Shape: Shape{Rings: 16, PerBlock: 1, Shards: 4, Flows: 65536}, Packets: 1 << 20},
 		{Shape: Shape{Rings: 128, PerBlock: 4, Shards: 1, Flows: 8192}, Packets: 1 << 18},
+		{Shape: Shape{Mode: cuda.ModeStateless, Rings: 16, PerBlock: 1, Shards: 2, Flows: 4096}, Packets: 1 << 20},
+		{Shape: Shape{Mode: cuda.ModeStateless, Rings: 16, PerBlock: 1, Shards: 7, Flows: 4096, Sketches: true}, Packets: 1 << 20},
+		{Shape: Shape{Mode: cuda.ModeStateless, Rings: 128, PerBlock: 4, Shards: 1, Flows: 8192}, Packets: 1 << 18},
 	} {
 		t.Prefill = true
 		if _, err := b.measured(t, "", ""); err != nil {

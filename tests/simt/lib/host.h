@@ -30,7 +30,7 @@ typedef struct {
 	uint32_t shards;
 	uint32_t models; // not 0: heads, triggers and events
 	uint32_t receivers; // not 0: that many in turns, of agp_sequence
-	uint32_t pad;
+	uint32_t stateless; // not 0: agp_packets
 } run_config;
 
 typedef struct {
@@ -154,19 +154,37 @@ struct host {
 		return (uint64_t)s;
 	}
 
+	struct sums {
+		uint64_t sum = 0;
+		void add(uint64_t p, size_t n) {
+			for (size_t i = 0; i < n; i++) sum = (sum ^ ((const uint8_t *)p)[i]) * 0x100000001b3u;
+		}
+	};
+
 	// sum of the sketches of a shard.
 	uint64_t sum(const agp_shard &r) const {
-		uint64_t h = 0;
-		auto add = [&h](uint64_t p, size_t n) {
-			for (size_t i = 0; i < n; i++) h = (h ^ ((const uint8_t *)p)[i]) * 0x100000001b3u;
-		};
+		sums h;
 		const agp_sketches *s = (const agp_sketches *)r.sketches;
 		for (int i = 0; i < 2; i++) {
-			add(s->summary[i], sizeof(agp_summary));
-			add(s->feature[i], c.sketches & AGP_SKETCH_BLOCKED ? sizeof(agp_blocked) : sizeof(agp_published));
+			h.add(s->summary[i], sizeof(agp_summary));
+			h.add(s->feature[i], c.sketches & AGP_SKETCH_BLOCKED ? sizeof(agp_blocked) : sizeof(agp_published));
 		}
-		add((uint64_t)s->counted, sizeof s->counted);
-		return h;
+		h.add((uint64_t)s->counted, sizeof s->counted);
+		return h.sum;
+	}
+
+	// counted is the sum of a shard's counters and of those of its sketches that no order changes.
+	uint64_t counted(const agp_shard &r) const {
+		sums h;
+		h.add(r.counts, sizeof(agp_counts));
+		const agp_sketches *s = (const agp_sketches *)r.sketches;
+		for (int i = 0; i < 2; i++) {
+			const agp_summary *m = (const agp_summary *)s->summary[i];
+			h.add((uint64_t)&m->size, sizeof m->size);
+			h.add((uint64_t)m->entropy, sizeof m->entropy);
+			for (const agp_hll &d : m->distinct) h.add((uint64_t)d.reg, sizeof d.reg);
+		}
+		return h.sum;
 	}
 
 	explicit host(const run_config &config) : c(config) {
@@ -196,10 +214,14 @@ struct host {
 			for (uint32_t k = 0; k < c.shards; k++) {
 				agp_shard &d = shards[k];
 				d.buckets = c.buckets;
-				d.tags = (uint64_t)make<uint32_t>(places);
-				d.due = (uint64_t)make<uint32_t>(places);
-				d.flows = (uint64_t)make<agp_flow>(places);
-				d.hists = (uint64_t)make<agp_hist>(places);
+				if (c.stateless) {
+					d.counts = (uint64_t)make<agp_counts>();
+				} else {
+					d.tags = (uint64_t)make<uint32_t>(places);
+					d.due = (uint64_t)make<uint32_t>(places);
+					d.flows = (uint64_t)make<agp_flow>(places);
+					d.hists = (uint64_t)make<agp_hist>(places);
+				}
 				d.state = (uint64_t)make<agp_shard_state>();
 				d.stats = (uint64_t)make<agp_shard_stats>();
 				if (c.sketches) d.sketches = sketches();
@@ -236,7 +258,7 @@ struct host {
 	void *launch() {
 		simt_seed(c.order);
 		void *handle;
-		const char *kernel = c.receivers ? "agp_sequence" : c.sketches || c.models ? "agp_rings_sketched" : "agp_rings";
+		const char *kernel = c.stateless ? "agp_packets" : c.receivers ? "agp_sequence" : c.sketches || c.models ? "agp_rings_sketched" : "agp_rings";
 		uint32_t warps = (c.receivers ? c.receivers : 1) + c.shards;
 		if (simt_launch(kernel, (c.rings + c.per_block - 1) / c.per_block, c.per_block * warps, &p, sizeof p, &handle)) fail("launch");
 		return handle;
@@ -271,7 +293,7 @@ struct host {
 				all.records += d.records;
 				all.evicted += d.evicted;
 				all.active += d.active;
-				if (c.sketches) printf("%016llx\n", (unsigned long long)sum(shards[k]));
+				if (c.sketches) printf("%016llx\n", (unsigned long long)(c.stateless ? counted(shards[k]) : sum(shards[k])));
 			}
 			printf("ring %u", s.status);
 			for (uint64_t v : {s.frames, s.bytes, all.recorded, dropped, all.lost_packets, all.records, all.evicted, all.active}) printf(" %llu", (unsigned long long)v);

@@ -18,6 +18,7 @@ const (
 	Ways            = 8
 	Verdicts        = 64
 	Syndromes       = 64
+	Protocols       = 256
 	Shards          = 7
 	Receivers       = 4
 	Warps           = 8
@@ -107,11 +108,16 @@ const (
 	FlagNumbered = 4
 )
 
+// Counts is agp_counts: frames of IPv4, then of IPv6, by IP protocol.
+type Counts struct {
+	Packets, Bytes [2 * Protocols]uint64
+}
+
 // Shard is agp_shard: a part of the flows of a ring.
 type Shard struct {
 	Tags, Due, Flows, Hists Addr
 	State, Stats, Sketches  Addr
-	Heads                   Addr
+	Heads, Counts           Addr
 	Buckets                 uint32
 	_                       uint32
 	Out                     Out

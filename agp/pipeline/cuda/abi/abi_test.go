@@ -40,7 +40,7 @@ func TestHostAndDeviceAgree(t *testing.T) {
 	raw, err := os.ReadFile(header)
 	require.NoError(t, err)
 	structs := map[string]reflect.Type{
-		"agp_fragment": reflect.TypeFor[Fragment](), "agp_record": reflect.TypeFor[Record](), "agp_out": reflect.TypeFor[Out](),
+		"agp_counts": reflect.TypeFor[Counts](), "agp_fragment": reflect.TypeFor[Fragment](), "agp_record": reflect.TypeFor[Record](), "agp_out": reflect.TypeFor[Out](),
 		"agp_ring": reflect.TypeFor[Ring](), "agp_stats": reflect.TypeFor[Stats](), "agp_ring_state": reflect.TypeFor[RingState](),
 		"agp_shard": reflect.TypeFor[Shard](), "agp_shard_stats": reflect.TypeFor[ShardStats](), "agp_shard_state": reflect.TypeFor[ShardState](),
 		"agp_key": reflect.TypeFor[Key](), "agp_head": reflect.TypeFor[Head](), "agp_control": reflect.TypeFor[Control](), "agp_params": reflect.TypeFor[Params](), "agp_nic": reflect.TypeFor[NIC](),
@@ -51,7 +51,7 @@ func TestHostAndDeviceAgree(t *testing.T) {
 	}
 	var program bytes.Buffer
 	fmt.Fprint(&program, "#include <cstddef>\n#include <cstdio>\n#include \"agp.h\"\nint main() {\n")
-	program.WriteString("printf(\"limits %d %d %d %d %d %d %d %d %d %d %d %d %d %d\\n\", AGP_LANES, AGP_WAYS, AGP_VERDICTS, AGP_SYNDROMES, AGP_SHARDS, AGP_RECEIVERS, AGP_WARPS, AGP_RECEIVER_SCRATCH, AGP_SHARD_SCRATCH, AGP_QUEUE, AGP_TABLE_SCRATCH, AGP_BLOCK_SCRATCH, AGP_STAGES, AGP_TRIGGERS);\n")
+	program.WriteString("printf(\"limits %d %d %d %d %d %d %d %d %d %d %d %d %d %d %d\\n\", AGP_LANES, AGP_WAYS, AGP_VERDICTS, AGP_SYNDROMES, AGP_PROTOCOLS, AGP_SHARDS, AGP_RECEIVERS, AGP_WARPS, AGP_RECEIVER_SCRATCH, AGP_SHARD_SCRATCH, AGP_QUEUE, AGP_TABLE_SCRATCH, AGP_BLOCK_SCRATCH, AGP_STAGES, AGP_TRIGGERS);\n")
 	for name := range structs {
 		fmt.Fprintf(&program, "printf(\"%s . 0 %%zu\\n\", sizeof(%s));\n", name, name)
 		for _, f := range fieldsOf(t, string(raw), name) {
@@ -70,7 +70,7 @@ func TestHostAndDeviceAgree(t *testing.T) {
 	out, err = exec.Command(binary).Output()
 	require.NoError(t, err)
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-	require.Equal(t, fmt.Sprintf("limits %d %d %d %d %d %d %d %d %d %d %d %d %d %d", Lanes, Ways, Verdicts, Syndromes, Shards, Receivers, Warps, ReceiverScratch, ShardScratch, Queue, TableScratch, BlockScratch, Stages, Triggers), lines[0])
+	require.Equal(t, fmt.Sprintf("limits %d %d %d %d %d %d %d %d %d %d %d %d %d %d %d", Lanes, Ways, Verdicts, Syndromes, Protocols, Shards, Receivers, Warps, ReceiverScratch, ShardScratch, Queue, TableScratch, BlockScratch, Stages, Triggers), lines[0])
 	places := map[string]string{}
 	for _, line := range lines[1:] {
 		f := strings.Fields(line)
