@@ -32,6 +32,8 @@ var (
 	ErrConfig = errors.New("GPU pipeline configuration")
 	// ErrRing: what the device found on a ring cannot be gone on with.
 	ErrRing = errors.New("receive ring")
+	// ErrEnded: the input has ended, or Run has.
+	ErrEnded = errors.New("the pipeline is at its end")
 	// ErrHung: the kernel does not end.
 	ErrHung = errors.New("the kernel does not stop")
 )
@@ -187,6 +189,7 @@ type Pipeline struct {
 	params   abi.Params
 	feeder   Feeder
 	swaps    chan *swap
+	ending   chan struct{} // closed when no swap is taken any more
 	run      Run // the last generation
 	launches uint64
 	watch    *watch
@@ -210,7 +213,7 @@ func New(cfg Config) (*Pipeline, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
 	}
-	p := &Pipeline{cfg: cfg, mem: arena{dev: cfg.Device}, swaps: make(chan *swap), wake: make(chan struct{}, 1), scoring: newScoring()}
+	p := &Pipeline{cfg: cfg, mem: arena{dev: cfg.Device}, swaps: make(chan *swap), ending: make(chan struct{}), wake: make(chan struct{}, 1), scoring: newScoring()}
 	p.order = order{found: score.NewFindings(cfg.Sink, cfg.Interface, cfg.Detect), limit: maxPending}
 	p.models.Store(cfg.Models)
 	p.scoring.scorer.Use(cfg.Models)
@@ -342,6 +345,8 @@ func (p *Pipeline) Run(ctx context.Context) error {
 }
 
 func (p *Pipeline) serve(ctx context.Context) error {
+	ending := sync.OnceFunc(func() { close(p.ending) })
+	defer ending()
 	run, err := p.launch()
 	if err != nil {
 		return fmt.Errorf("launch: %w", err)
@@ -413,6 +418,7 @@ func (p *Pipeline) serve(ctx context.Context) error {
 			within()
 		case err := <-fed:
 			fed, swaps = nil, nil // the kernel is about to end anyway
+			ending()
 			if failed == nil {
 				failed = err
 				atomic.StoreInt64(&p.control.FlushNs, p.feeder.ClockNs())
@@ -467,13 +473,15 @@ type swapped struct {
 // until the last ring was taken over. load may change what the device runs: it is called when
 // nothing does, and an error of it is returned while the kernel runs on as it was. Without load the
 // next kernel waits on the device for the end of the one before, and the gap is much shorter. It
-// may be called from any goroutine while Run works, and waits for it.
+// may be called from any goroutine while Run works, and waits for it; ErrEnded if that is too late.
 func (p *Pipeline) Handover(ctx context.Context, load func() error) (time.Duration, error) {
 	h := &swap{load: load, done: make(chan swapped, 1)}
 	select {
 	case p.swaps <- h:
 		r := <-h.done
 		return r.gap, r.err
+	case <-p.ending:
+		return 0, ErrEnded
 	case <-ctx.Done():
 		return 0, context.Cause(ctx)
 	}

@@ -121,8 +121,11 @@ func (g *GPU) Alloc(n int) (Addr, error) {
 	if err != nil {
 		return 0, err
 	}
+	if err := g.ctx.Fill(p, 0, n); err != nil {
+		return 0, errors.Join(err, g.ctx.Free(p))
+	}
 	g.hold(Addr(p), func() error { return g.ctx.Free(p) })
-	return Addr(p), g.ctx.Fill(p, 0, n)
+	return Addr(p), nil
 }
 
 // PageBytes is what the driver hands out memory in, to requests that are not much smaller.

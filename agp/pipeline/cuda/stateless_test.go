@@ -314,6 +314,8 @@ func TestHandoverInStatelessModeLosesNothing(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, p.Run(context.Background()))
 	require.Greater(t, n, 2)
+	_, err = p.Handover(context.Background(), nil)
+	require.ErrorIs(t, err, cuda.ErrEnded)
 	counts, err := p.Counts()
 	require.NoError(t, err)
 	require.Equal(t, want.Counts, counts)
