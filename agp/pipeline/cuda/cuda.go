@@ -190,7 +190,7 @@ type Pipeline struct {
 	feeder   Feeder
 	swaps    chan *swap
 	ending   chan struct{} // closed when no swap is taken any more
-	run      Run // the last generation
+	run      Run           // the last generation
 	launches uint64
 	watch    *watch
 	damaged  error // what the device has written makes no sense
