@@ -1,5 +1,6 @@
 // Package influx runs a real InfluxDB 1.x server (Debian package influxdb) on
-// loopback for tests, with a data folder and ports of its own.
+// loopback for tests, with a data folder and ports of its own. Debian's knows no
+// Flux; StartFlux runs the last release that is Go alone and does.
 //
 // A Server belongs to the test's goroutine; the goroutine that waits for the child
 // ends with it. Times in answers are ns since the Unix epoch; deadlines are wall clock.
@@ -43,7 +44,11 @@ type Server struct {
 // influxd is skipped, or fails where programs are required.
 func Start(t testing.TB) *Server {
 	t.Helper()
-	binary := testcap.Program(t, "influxd")
+	return start(t, testcap.Program(t, "influxd"), "[ifql]\n  enabled = false\n")
+}
+
+func start(t testing.TB, binary, more string) *Server {
+	t.Helper()
 	dir := t.TempDir()
 	http, rpc := freePort(t), freePort(t)
 	s := &Server{
@@ -66,9 +71,7 @@ bind-address = %q
 [http]
   bind-address = %q
   log-enabled = false
-[ifql]
-  enabled = false
-`, rpc, filepath.Join(dir, "meta"), filepath.Join(dir, "data"), filepath.Join(dir, "wal"), http)
+%s`, rpc, filepath.Join(dir, "meta"), filepath.Join(dir, "data"), filepath.Join(dir, "wal"), http, more)
 	if err := os.WriteFile(s.config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

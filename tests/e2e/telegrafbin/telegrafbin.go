@@ -16,7 +16,7 @@ import (
 	"runtime"
 	"strings"
 
-	"golang.org/x/sys/unix"
+	"github.com/agp-net/telegraf-agp/tests/e2e/cached"
 )
 
 // Version is the release of telegraf that tests/telegraf/go.mod requires.
@@ -47,63 +47,18 @@ func Path(ctx context.Context, progress io.Writer) (string, error) {
 	id := sha256.Sum256([]byte(strings.Join([]string{
 		Version, tags, runtime.Version(), runtime.GOOS, runtime.GOARCH, string(sums),
 	}, "\n")))
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return "", err
-	}
-	dir := filepath.Join(cache, "telegraf-agp", "telegraf-"+Version+"-"+hex.EncodeToString(id[:6]))
-	path := filepath.Join(dir, "telegraf")
-	if usable(path) {
-		return path, nil
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // the caller's own cache folder
-		return "", err
-	}
-	unlock, err := lock(filepath.Join(dir, "lock"))
-	if err != nil {
-		return "", err
-	}
-	defer unlock()
-	if usable(path) {
-		return path, nil
-	}
-
-	fmt.Fprintf(progress, "Building telegraf %s once, into %s\n", Version, dir)
-	temporary := path + ".new"
-	cmd := exec.CommandContext(ctx, "go", "build", "-C", module, "-mod=readonly", "-trimpath", "-tags", tags,
-		"-ldflags", "-s -w -X github.com/influxdata/telegraf/internal.Version="+strings.TrimPrefix(Version, "v"), "-o", temporary, "github.com/influxdata/telegraf/cmd/telegraf")
-	// The race detector and coverage of a calling test are not wanted here.
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
-	cmd.Stdout, cmd.Stderr = progress, progress
-	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("building telegraf %s: %w", Version, err)
-	}
-	return path, os.Rename(temporary, path) //nolint:gosec // the caller's own cache folder
-}
-
-func usable(path string) bool {
-	info, err := os.Stat(path) //nolint:gosec // the caller's own cache folder
-	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
-}
-
-// lock waits for the exclusive lock of a file. The kernel releases it if the
-// holder dies.
-func lock(path string) (unlock func(), err error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
-		return nil, err
-	}
-	for {
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
-		if !errors.Is(err, unix.EINTR) {
-			break
+	return cached.Program("telegraf-"+Version+"-"+hex.EncodeToString(id[:6]), "telegraf", func(temporary string) error {
+		fmt.Fprintf(progress, "Building telegraf %s once, for %s\n", Version, temporary)
+		cmd := exec.CommandContext(ctx, "go", "build", "-C", module, "-mod=readonly", "-trimpath", "-tags", tags,
+			"-ldflags", "-s -w -X github.com/influxdata/telegraf/internal.Version="+strings.TrimPrefix(Version, "v"), "-o", temporary, "github.com/influxdata/telegraf/cmd/telegraf")
+		// The race detector and coverage of a calling test are not wanted here.
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
+		cmd.Stdout, cmd.Stderr = progress, progress
+		if err := cmd.Run(); err != nil {
+			return fmt.Errorf("building telegraf %s: %w", Version, err)
 		}
-	}
-	if err != nil {
-		_ = f.Close()
-		return nil, fmt.Errorf("lock %s: %w", path, err)
-	}
-	return func() { _ = f.Close() }, nil
+		return nil
+	})
 }
 
 // moduleRoot is the directory of the project's go.mod: the first one upwards

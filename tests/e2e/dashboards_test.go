@@ -1,0 +1,238 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+	"github.com/gopacket/gopacket/pcapgo"
+	"github.com/stretchr/testify/require"
+
+	"github.com/agp-net/telegraf-agp/dashboards"
+	"github.com/agp-net/telegraf-agp/tests/e2e/influx"
+	"github.com/agp-net/telegraf-agp/tests/testcap"
+	"github.com/agp-net/telegraf-agp/tests/traffic"
+)
+
+// withoutData are panels, and columns of tables, for which a capture gives no data,
+// and why. One that has data after all fails the test.
+var withoutData = map[string]string{}
+
+// writeARP writes a capture of frames that are not IP, so that there is a drop.
+func writeARP(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "arp.pcap")
+	f, err := os.Create(path)
+	require.NoError(t, err)
+	defer f.Close()
+	w := pcapgo.NewWriter(f)
+	require.NoError(t, w.WriteFileHeader(65536, layers.LinkTypeEthernet))
+	frame := append([]byte{255, 255, 255, 255, 255, 255, 2, 0, 0, 0, 0, 1, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1}, make([]byte, 38)...)
+	for i := range 10 {
+		at := time.Unix(0, traffic.Epoch).Add(time.Duration(i) * time.Millisecond)
+		require.NoError(t, w.WritePacket(gopacket.CaptureInfo{Timestamp: at, CaptureLength: len(frame), Length: len(frame)}, frame))
+	}
+	return path
+}
+
+// board is what the tests need of a dashboard's file.
+type board struct {
+	Panels []struct {
+		Title   string
+		Targets []struct{ Query string }
+	}
+	Templating struct {
+		List []struct{ Type, Name, Query string }
+	}
+}
+
+func readBoard(t *testing.T, l dashboards.Language, name string) (b board) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("../../dashboards", string(l), name+".json"))
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(text, &b))
+	return b
+}
+
+// answer is the result of a query in either language: one map per row, by column
+// and tag. Empty values are left out.
+type answer []map[string]string
+
+func askInfluxQL(t *testing.T, db *influx.Server, q string) answer {
+	t.Helper()
+	series, err := db.Query("e2e", q)
+	require.NoError(t, err, q)
+	var rows answer
+	for _, s := range series {
+		for _, values := range s.Values {
+			row := maps.Clone(s.Tags)
+			if row == nil {
+				row = map[string]string{}
+			}
+			for i, v := range values {
+				if v != nil && s.Columns[i] != "time" {
+					row[s.Columns[i]] = fmt.Sprint(v)
+				}
+			}
+			rows = append(rows, row)
+		}
+	}
+	return rows
+}
+
+func askFlux(t *testing.T, db *influx.Server, q string) answer {
+	t.Helper()
+	rows, err := db.Flux(q)
+	require.NoError(t, err, q)
+	for _, row := range rows {
+		maps.DeleteFunc(row, func(k, v string) bool {
+			return v == "" || k == "result" || k == "table" || strings.HasPrefix(k, "_") && k != "_value" && k != "_field"
+		})
+	}
+	return rows
+}
+
+// values are the distinct values of columns together, in order.
+func (a answer) values(columns []string) []string {
+	var list []string
+	for _, row := range a {
+		parts := make([]string, len(columns))
+		for i, c := range columns {
+			parts[i] = row[c]
+		}
+		list = append(list, strings.Join(parts, " "))
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// columns that have a value in some row.
+func (a answer) columns() map[string]bool {
+	found := map[string]bool{}
+	for _, row := range a {
+		for c := range row {
+			found[c] = true
+		}
+	}
+	return found
+}
+
+// Every query of every dashboard, as it is in the files, finds the data that the plugin
+// wrote, and both languages find the same.
+func TestDashboardsShowWhatThePluginWrites(t *testing.T) {
+	db, fluxDB := influx.Start(t), influx.StartFlux(t)
+	shipModels(t)
+	begin := time.Now()
+	agent := strings.Replace(agentConfig(db.URL), "omit_hostname = true", `hostname = "probe"`, 1) +
+		fmt.Sprintf("[[outputs.influxdb]]\n  urls = [%q]\n  database = \"e2e\"\n", fluxDB.URL)
+	keys := fmt.Sprintf("  interface = \"demo\"\n  speed = 60.0\n  queues = 2\n  files = [%q, %q]\n", writeARP(t), writeCapture(t, traffic.Demo(1))) +
+		"  [inputs.agp.flows]\n    emit = \"all\"\n  [inputs.agp.enforce]\n    enabled = true\n    socket = \"\"\n"
+	sections := agpSection(t, keys)
+	interfaces := []string{"demo"}
+	if dir := realCaptures(t); dir != "" {
+		sections += agpSection(t, fmt.Sprintf("  interface = \"real\"\n  files = [%q, %q, %q]\n  [inputs.agp.flows]\n    emit = \"all\"\n",
+			filepath.Join(dir, "mining.pcapng"), filepath.Join(dir, "bruteforce.pcap"), filepath.Join(dir, "android.pcap")))
+		interfaces = append(interfaces, "real")
+	}
+	p := startTelegraf(t, agent+sections)
+	for _, i := range interfaces {
+		for _, s := range []*influx.Server{db, fluxDB} {
+			s.WaitInt("e2e", fmt.Sprintf(`SELECT count("up") FROM "agp_engine" WHERE "interface" = '%s' AND "state" = 'finished'`, i), 3)
+		}
+	}
+	time.Sleep(time.Until(begin.Add(11 * time.Second))) // the runner reports every 10 s
+	p.stop()
+	p.requireCleanLog()
+
+	w := dashboards.Window{From: begin.Add(-time.Second), To: time.Now().Add(time.Second), Interval: 2 * time.Second}
+	used := map[string]bool{}
+	for i := range dashboards.All {
+		d := &dashboards.All[i]
+		boards := map[dashboards.Language]board{}
+		for _, l := range dashboards.Languages {
+			boards[l] = readBoard(t, l, d.Name)
+		}
+		for k, v := range boards[dashboards.InfluxQL].Templating.List {
+			if v.Type != "query" {
+				continue
+			}
+			a := askInfluxQL(t, db, dashboards.Expand(dashboards.InfluxQL, v.Query, "", w, nil))
+			b := askFlux(t, fluxDB, dashboards.Expand(dashboards.Flux, boards[dashboards.Flux].Templating.List[k].Query, "e2e/autogen", w, nil))
+			require.NotEmpty(t, a, "%s: variable %s", d.Name, v.Name)
+			require.Equal(t, a.values([]string{"value"}), b.values([]string{"_value"}), "%s: variable %s", d.Name, v.Name)
+		}
+		for j := range d.Panels {
+			panel := &d.Panels[j]
+			for k := range panel.Queries {
+				name := d.Name + "/" + panel.Title
+				for _, choice := range []string{"", "chosen"} {
+					chosen := func(variable string) string {
+						if choice == "chosen" && variable == "host" {
+							return "probe"
+						}
+						if choice == "chosen" && variable == "interface" {
+							return "(demo|x)"
+						}
+						return ".*"
+					}
+					a := askInfluxQL(t, db, dashboards.Expand(dashboards.InfluxQL, boards[dashboards.InfluxQL].Panels[j].Targets[k].Query, "", w, chosen))
+					b := askFlux(t, fluxDB, dashboards.Expand(dashboards.Flux, boards[dashboards.Flux].Panels[j].Targets[k].Query, "e2e/autogen", w, chosen))
+					compareAnswers(t, name, &panel.Queries[k], a, b, used)
+				}
+			}
+		}
+	}
+	for name := range withoutData {
+		require.True(t, used[name], "%s is listed but no query has this name", name)
+	}
+}
+
+// compareAnswers fails unless both languages have found the same groups and each
+// column, or a reason is listed.
+func compareAnswers(t *testing.T, name string, q *dashboards.Query, a, b answer, used map[string]bool) {
+	t.Helper()
+	if reason, listed := withoutData[name]; listed {
+		used[name] = true
+		require.Empty(t, a, "%s has data, although: %s", name, reason)
+		require.Empty(t, b, "%s has data, although: %s", name, reason)
+		return
+	}
+	require.NotEmpty(t, a, "%s finds nothing: %s", name, q.InfluxQL())
+	require.NotEmpty(t, b, "%s finds nothing: %s", name, q.Flux())
+	require.Equal(t, a.values(q.By), b.values(q.By), name)
+	if q.Like != "" {
+		return
+	}
+	want := []string{q.Name}
+	if q.Read == dashboards.Latest || q.Read == dashboards.Events {
+		want = q.Fields
+		require.Equal(t, a.values(want), b.values(want), name)
+	}
+	for _, c := range want {
+		if reason, listed := withoutData[name+"/"+c]; listed {
+			used[name+"/"+c] = true
+			require.False(t, a.columns()[c] || b.columns()[c], "%s: %s has data, although: %s", name, c, reason)
+			continue
+		}
+		require.True(t, a.columns()[c], "%s: InfluxQL finds no %s: %s", name, c, q.InfluxQL())
+		require.True(t, b.columns()[c], "%s: Flux finds no %s: %s", name, c, q.Flux())
+	}
+}
+
+// realCaptures is the captures' folder, "" where there is none: this test has
+// synthetic traffic as well.
+func realCaptures(t *testing.T) string {
+	t.Helper()
+	if os.Getenv(testcap.Env) == "" {
+		return ""
+	}
+	return testcap.Dir(t)
+}
