@@ -316,6 +316,8 @@ typedef struct {
 	uint64_t head_packets; // as many packets of a flow are seen by models that want its head; 0: none does
 	uint32_t trigger_count;
 	uint32_t receivers; // receive warps of a ring, for agp_sequence; 1 to AGP_RECEIVERS
+	uint32_t fill;      // how often a state warp looks again for a whole batch before it takes what is there
+	uint32_t pad;
 	uint64_t triggers[AGP_TRIGGERS]; // packet counts at which a flow is scored, ascending
 } agp_params;
 

@@ -153,10 +153,10 @@ template <bool extras, class store = table<extras>> struct shard {
 	}
 
 	AGP_DEVICE_MEMBER void run() {
-		uint32_t quiet = 0, busy = 0, head = 0, tail = 0;
+		uint32_t quiet = 0, busy = 0, head = 0, tail = 0, looks = 0;
 		report();
 		for (;;) {
-			if (head == tail) {
+			if (head - tail < p->batch) {
 				if (warp::lane() == 0)
 					head = near::take32(&x->in.head);
 				warp::sync(warp::all);
@@ -170,6 +170,12 @@ template <bool extras, class store = table<extras>> struct shard {
 				continue;
 			}
 			quiet = 0;
+			// A batch takes hardly less time with few packets than with many.
+			if (n < p->batch && looks++ < p->fill) {
+				pause(20);
+				continue;
+			}
+			looks = 0;
 			bool last = batch(tail, n, head - tail - n < p->batch ? head - tail - n : p->batch);
 			tail += n;
 			warp::sync(warp::all);

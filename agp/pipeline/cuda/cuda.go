@@ -45,6 +45,7 @@ const (
 	defaultLogRQ  = 12
 	defaultPitch  = 2048
 	DefaultShards = 4
+	DefaultFill   = 16
 	// log2 of the bytes of a record ring
 	minRecords, defaultRecords, maxRecords = 12, 20, 30
 	// DefaultPatience is how long a kernel may take to end.
@@ -102,9 +103,12 @@ type Config struct {
 	LogRQ      uint8  // receive WQEs per ring, log2
 	Pitch      uint32 // bytes of a frame that the device can see
 	Batch      int    // packets that a warp takes at a time, 1 to 32
-	LogRecords uint8  // bytes of a shard's record ring, log2
-	Lossless   bool   // the device waits for the host rather than lose a record
-	Drop       bool   // a full ring costs frames of Source, relay.DropFull, instead of holding it up
+	// Fill is how often a state warp looks again for a whole batch before it takes what is there, which
+	// takes some 50 ns each time; default DefaultFill, negative: never.
+	Fill       int
+	LogRecords uint8 // bytes of a shard's record ring, log2
+	Lossless   bool  // the device waits for the host rather than lose a record
+	Drop       bool  // a full ring costs frames of Source, relay.DropFull, instead of holding it up
 	Decap      packet.Decap
 	Flow       flow.Config
 	Models     *model.Set     // nil: no scoring
@@ -146,6 +150,9 @@ func (c *Config) setDefaults() error {
 	}
 	if c.Batch == 0 {
 		c.Batch = abi.Lanes
+	}
+	if c.Fill == 0 {
+		c.Fill = DefaultFill
 	}
 	if c.Patience == 0 {
 		c.Patience = DefaultPatience
@@ -286,7 +293,7 @@ func (p *Pipeline) allocate() error {
 		Control: control.Addr, Rings: rings, Count: uint32(p.cfg.Rings), Batch: uint32(p.cfg.Batch),
 		Decap: flags(d.VXLAN, d.GRE, d.Geneve, d.GTPU), Key: flags(k.VLAN, k.Tunnel),
 		IdleNs: p.cfg.Flow.IdleNs, ActiveNs: p.cfg.Flow.ActiveNs, LingerNs: p.cfg.Flow.LingerNs, Seed: flow.Seed(p.cfg.Key),
-		Sketches: p.cfg.Sketches, Shards: uint32(p.cfg.Shards), PerBlock: uint32(p.cfg.PerBlock), Receivers: uint32(p.cfg.Receivers),
+		Sketches: p.cfg.Sketches, Shards: uint32(p.cfg.Shards), PerBlock: uint32(p.cfg.PerBlock), Receivers: uint32(p.cfg.Receivers), Fill: uint32(max(0, p.cfg.Fill)),
 		Messages: needs.Messages, HeadPackets: needs.HeadPackets, TriggerCount: needs.TriggerCount, Triggers: needs.Triggers,
 	}
 	if p.cfg.Port != nil {

@@ -22,6 +22,7 @@ type Shape struct {
 	Shards          int // state warps per ring
 	Mode            cuda.Mode
 	Receivers       int // receive warps per ring that take turns, in sequence mode
+	Fill            int // cuda.Config.Fill
 	LogRQ           uint8
 	Flows           int // per ring
 	FrameLen        int // without FCS
@@ -42,7 +43,7 @@ func (s Shape) pitch() uint32 {
 func (s Shape) config(g cuda.Device, port func([]mlx5.Queue) (cuda.Feeder, error)) cuda.Config {
 	c := cuda.Config{
 		Device: g, Sink: discard{}, Rings: s.Rings, PerBlock: s.PerBlock, Shards: s.Shards, LogRQ: s.LogRQ, Pitch: s.pitch(), LogRecords: 16,
-		Mode: s.Mode, Receivers: s.Receivers,
+		Mode: s.Mode, Receivers: s.Receivers, Fill: s.Fill,
 		Flow: flow.Config{MaxFlows: s.Flows * s.Rings, IdleNs: 60e9, ActiveNs: 300e9, LingerNs: 10e9}, OnDevice: true, Port: port,
 	}
 	if s.LogRQ == 0 {

@@ -248,6 +248,7 @@ struct host {
 		p.shards = c.shards;
 		p.per_block = c.per_block;
 		p.receivers = c.receivers;
+		p.fill = 2;
 		if (c.models) {
 			p.messages = AGP_MESSAGE_CAUSES | AGP_MESSAGE_EVENTS;
 			p.head_packets = 16;

@@ -213,6 +213,8 @@ type Params struct {
 	Messages                   uint32
 	HeadPackets                uint64
 	TriggerCount, Receivers    uint32
+	Fill                       uint32
+	_                          uint32
 	Triggers                   [Triggers]uint64
 }
 
