@@ -3,7 +3,7 @@ package dashboards
 import "github.com/grafana/grafana-foundation-sdk/go/units"
 
 // All dashboards.
-var All = []Dashboard{overview}
+var All = []Dashboard{overview, security, flows, engine, fleet}
 
 // Variables that several dashboards have.
 var (

@@ -124,7 +124,7 @@ func (p *Panel) build(l Language, id uint32) (dashboard.Panel, error) {
 		g, err = stat.NewPanelBuilder().ReduceOptions(common.NewReduceDataOptionsBuilder().Calcs([]string{calc})).
 			ColorMode(common.BigValueColorModeValue).GraphMode(common.BigValueGraphModeArea).Build()
 	case Table:
-		g, err = table.NewPanelBuilder().Build()
+		g, err = table.NewPanelBuilder().Footer(common.NewTableFooterOptionsBuilder().Show(false).Reducer([]string{})).Build()
 	case States:
 		g, err = statetimeline.NewPanelBuilder().ShowValue(common.VisibilityModeAuto).MergeValues(true).Build()
 	default:

@@ -45,6 +45,9 @@ type Query struct {
 // Match is a condition on a tag: equal to Is, or matching the regular expression Like.
 type Match struct{ Tag, Is, Like string }
 
+// pivot makes columns of fields; the tags of a table stay.
+const pivot = `pivot(rowKey: ["_time"], columnKey: ["_field"], valueColumn: "_value")`
+
 // table reports whether the result is a table and not series over time.
 func (q *Query) table() bool { return q.Read == Latest || q.Read == Events }
 
@@ -155,7 +158,7 @@ func (q *Query) Flux() string {
 		} else {
 			order, keep = `["_time"], desc: true`, append([]string{"_time"}, keep...)
 		}
-		add(`pivot(rowKey: %s, columnKey: ["_field"], valueColumn: "_value")`, with("_time"))
+		add(pivot)
 		add("group()")
 		if len(q.Search) > 0 {
 			add("filter(fn: (r) => %s)", join(q.Search, " or ", func(f string) string { return "r." + f + " =~ " + address }))
@@ -201,7 +204,7 @@ func (q *Query) Flux() string {
 	add("group(columns: %s)", keep)
 	if q.Read == Ratio {
 		a, b := q.Fields[0], q.Fields[1]
-		add(`pivot(rowKey: %s, columnKey: ["_field"], valueColumn: "_value")`, with("_time"))
+		add(pivot)
 		add("filter(fn: (r) => exists r.%s and exists r.%s and r.%[2]s > 0)", a, b)
 		add("map(fn: (r) => ({r with _value: float(v: r.%s) / float(v: r.%s)}))", a, b)
 		add("drop(columns: %s)", list(a, b))
@@ -218,9 +221,14 @@ func (q *Query) fluxWhere() string {
 	if q.Like != "" {
 		all = append(all, "r._field =~ /^"+q.Like+"/")
 	} else {
-		all = append(all, "("+join(q.Fields, " or ", func(f string) string { return fmt.Sprintf(`r._field == "%s"`, f) })+")")
+		fields := join(q.Fields, " or ", func(f string) string { return fmt.Sprintf(`r._field == "%s"`, f) })
+		if len(q.Fields) > 1 {
+			fields = "(" + fields + ")"
+		}
+		all = append(all, fields)
 	}
 	for _, tag := range q.Vars {
+		// The store evaluates this as it does for InfluxQL: a tag that is missing is empty.
 		all = append(all, "r."+tag+" =~ "+variable(tag))
 	}
 	for _, m := range q.Tags {
