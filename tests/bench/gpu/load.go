@@ -215,7 +215,7 @@ func (p *port) beside(ctx context.Context, pipe *cuda.Pipeline) error {
 			p.snapshotCPU.Add(int64(processTime() - before))
 		case <-handovers:
 			gap, err := pipe.Handover(ctx, nil)
-			if ctx.Err() != nil {
+			if ctx.Err() != nil || errors.Is(err, cuda.ErrEnded) {
 				return nil
 			}
 			if err != nil {
