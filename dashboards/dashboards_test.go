@@ -14,10 +14,11 @@ import (
 	"github.com/grafana/grafana-foundation-sdk/go/dashboard"
 	"github.com/influxdata/influxql"
 	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
 )
 
 // generated are the folders that hold nothing but generated files.
-var generated = []string{"influxql", "flux"}
+var generated = []string{"influxql", "flux", "provisioning"}
 
 func TestCommittedFilesAreThoseThatAreGenerated(t *testing.T) {
 	want, err := Files()
@@ -176,6 +177,10 @@ func TestQueriesNameWhatThePluginEmits(t *testing.T) {
 			}
 		}
 	})
+	for i := range Rules {
+		requireKnown(t, known, &Rules[i].Query, "rule "+Rules[i].Name)
+		require.Empty(t, Rules[i].Query.Vars, "an alert rule has no variables")
+	}
 	for i := range All {
 		for _, v := range All[i].Vars {
 			if v.Tag != "host" {
@@ -210,8 +215,69 @@ func texts(t *testing.T, l Language) []string {
 			}
 		}
 	}
-	require.NotEmpty(t, all)
+	for _, r := range readRules(t, l) {
+		all = append(all, r.Data[0].Model.Query)
+	}
 	return all
+}
+
+// fileRule is what the tests need of a rule in Grafana's provisioning file.
+type fileRule struct {
+	UID, Title, Condition string
+	NoDataState           string `yaml:"noDataState"`
+	Data                  []struct {
+		RefID         string `yaml:"refId"`
+		DatasourceUID string `yaml:"datasourceUid"`
+		Model         struct{ Query, Expression string }
+	}
+}
+
+// readRules reads the rules as Grafana does: $$ is $, and every other $ begins the
+// name of an environment variable.
+func readRules(t *testing.T, l Language) []fileRule {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("provisioning", "alerting", "agp-"+string(l)+".yaml"))
+	require.NoError(t, err)
+	var file struct{ Groups []struct{ Rules []fileRule } }
+	require.NoError(t, yaml.Unmarshal(b, &file))
+	require.Len(t, file.Groups, 1)
+	rules := file.Groups[0].Rules
+	for i := range rules {
+		parts := strings.Split(rules[i].Data[0].Model.Query, "$$")
+		for _, part := range parts {
+			require.NotContains(t, part, "$", rules[i].UID)
+		}
+		rules[i].Data[0].Model.Query = strings.Join(parts, "$")
+	}
+	return rules
+}
+
+func TestAlertRulesAreComplete(t *testing.T) {
+	uids := map[string]bool{}
+	for _, l := range Languages {
+		b, err := os.ReadFile(filepath.Join("provisioning", "datasources", "agp-"+string(l)+".yaml"))
+		require.NoError(t, err)
+		var sources struct{ Datasources []struct{ UID, Type string } }
+		require.NoError(t, yaml.Unmarshal(b, &sources))
+		require.Equal(t, "influxdb", sources.Datasources[0].Type)
+
+		rules := readRules(t, l)
+		require.Len(t, rules, len(Rules))
+		for i, r := range rules {
+			require.Equal(t, Rules[i].Query.Text(l), r.Data[0].Model.Query)
+			require.Equal(t, sources.Datasources[0].UID, r.Data[0].DatasourceUID)
+			require.False(t, uids[r.UID], r.UID)
+			uids[r.UID] = true
+			require.LessOrEqual(t, len(r.UID), 40, "Grafana's limit")
+			require.Equal(t, "A", r.Data[1].Model.Expression)
+			require.Equal(t, "B", r.Data[2].Model.Expression)
+			require.Equal(t, r.Data[2].RefID, r.Condition)
+			require.Contains(t, []string{"OK", "Alerting"}, r.NoDataState)
+			require.NotEmpty(t, r.Title)
+			require.True(t, strings.HasSuffix(Rules[i].Text, "."), r.UID)
+			require.False(t, Rules[i].Query.table(), r.UID)
+		}
+	}
 }
 
 var hour = Window{From: time.Unix(1_700_000_000, 0), To: time.Unix(1_700_003_600, 0), Interval: 20 * time.Second}

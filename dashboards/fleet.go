@@ -9,7 +9,7 @@ var fleet = Dashboard{
 		{Title: "Engines", Text: "Engines that reported in the last interval.", Unit: units.Short, Empty: noEngine, Draw: Number, Wide: 6,
 			Queries: []Query{ofHost(gauge("agp_engine", "up", "Engines", "count"))}},
 		{Title: "Engines at work", Text: "Engines that are running; one that has read its captures to the end is not.", Unit: units.Short, Empty: "No engine is running", Draw: Number, Wide: 6,
-			Queries: []Query{only("true", ofHost(gauge("agp_engine", "up", "Running", "count")))}},
+			Queries: []Query{only(true, ofHost(gauge("agp_engine", "up", "Running", "count")))}},
 		{Title: "Alerts", Text: "Alerts of all hosts within the time range.", Unit: units.Short, Empty: "No alert", Red: 1, Draw: Total, Wide: 6, Queries: []Query{ofHost(alerts("Alerts"))}},
 		{Title: "Restarts", Text: "Times that an engine was started again within the time range.", Unit: units.Short, Empty: noEngine, Red: 1, Draw: Total, Wide: 6,
 			Queries: []Query{ofHost(growth("agp_engine", "restarts", "Restarts"))}},
@@ -50,7 +50,7 @@ var fleet = Dashboard{
 }
 
 // only takes the points whose field has a value.
-func only(value string, q Query) Query {
+func only(value any, q Query) Query {
 	q.Only = value
 	return q
 }

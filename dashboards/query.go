@@ -38,7 +38,7 @@ type Query struct {
 	Across string
 	Vars   []string // tags that a dashboard's variable of the same name chooses
 	Tags   []Match  // what tags have to be
-	Only   string   // what the field itself has to be, such as false
+	Only   any      // what the field itself has to be: a bool or a string
 	Search []string // Events: text fields, one of which has to match the variable "address"
 }
 
@@ -128,8 +128,11 @@ func (q *Query) influxWhere() string {
 			all = append(all, fmt.Sprintf(`"%s" = '%s'`, m.Tag, m.Is))
 		}
 	}
-	if q.Only != "" {
-		all = append(all, quote(q.Fields[0])+" = "+q.Only)
+	switch v := q.Only.(type) {
+	case bool:
+		all = append(all, fmt.Sprintf(`"%s" = %t`, q.Fields[0], v))
+	case string:
+		all = append(all, fmt.Sprintf(`"%s" = '%s'`, q.Fields[0], v))
 	}
 	if len(q.Search) > 0 {
 		all = append(all, "("+join(q.Search, " OR ", func(f string) string { return quote(f) + " =~ " + address })+")")
@@ -238,8 +241,8 @@ func (q *Query) fluxWhere() string {
 			all = append(all, fmt.Sprintf(`r.%s == "%s"`, m.Tag, m.Is))
 		}
 	}
-	if q.Only != "" {
-		all = append(all, "r._value == "+q.Only)
+	if q.Only != nil {
+		all = append(all, fmt.Sprintf("r._value == %#v", q.Only)) // Go's notation is Flux's, too
 	}
 	return strings.Join(all, " and ")
 }

@@ -2,6 +2,15 @@ package dashboards
 
 import "github.com/grafana/grafana-foundation-sdk/go/units"
 
+// Regular expressions of the kinds of alerts that belong together.
+const (
+	scanKinds    = "_scan$"
+	floodKinds   = "_flood$|_reflection$|^amplification$"
+	channelKinds = "^beacon$|_tunnel$|^covert_|^one_way_push$"
+	modelKinds   = "^classified$"
+	guessKinds   = "^brute_force$"
+)
+
 // kinds are alerts whose kind matches a regular expression.
 func kinds(like string) Query {
 	return tagged(alerts("Alerts"), Match{Tag: "kind", Like: like})
@@ -41,13 +50,13 @@ var security = Dashboard{
 		{Title: "Alerts", Text: "All alerts within the time range.", Unit: units.Short, Empty: "No alert", Red: 1, Draw: Total, Wide: 4,
 			Queries: []Query{alerts("Alerts")}},
 		{Title: "Scans", Text: "Alerts about port, host and stealth scans within the time range.", Unit: units.Short, Empty: "No scan", Red: 1, Draw: Total, Wide: 4,
-			Queries: []Query{kinds("_scan$")}},
+			Queries: []Query{kinds(scanKinds)}},
 		{Title: "Floods", Text: "Alerts about floods, reflection and amplification within the time range.", Unit: units.Short, Empty: "No flood", Red: 1, Draw: Total, Wide: 4,
-			Queries: []Query{kinds("_flood$|_reflection$|^amplification$")}},
+			Queries: []Query{kinds(floodKinds)}},
 		{Title: "Channels", Text: "Alerts about beacons, tunnels, covert channels and one-way pushes within the time range.", Unit: units.Short, Empty: "No hidden channel",
-			Red: 1, Draw: Total, Wide: 4, Queries: []Query{kinds("^beacon$|_tunnel$|^covert_|^one_way_push$")}},
+			Red: 1, Draw: Total, Wide: 4, Queries: []Query{kinds(channelKinds)}},
 		{Title: "Classified", Text: "Alerts by the model of behaviour within the time range.", Unit: units.Short, Empty: "No flow was classified as harmful",
-			Red: 1, Draw: Total, Wide: 4, Queries: []Query{kinds("^classified$")}},
+			Red: 1, Draw: Total, Wide: 4, Queries: []Query{kinds(modelKinds)}},
 		{Title: "Blocked sources", Text: "Rules that block a source; those of a dry run only count.", Unit: units.Short, Empty: "Enforcement is off",
 			Draw: Number, Wide: 4, Queries: []Query{enforcement(gauge("agp_steering", "blocked_sources", "Blocked", "sum"))}},
 

@@ -38,11 +38,15 @@ var withoutData = map[string]string{
 	"engine/Utilisation":                        noGPU,
 	"engine/GPU errors":                         noGPU,
 	"fleet/GPU power by host":                   noGPU,
+	"rule/gpu":                                  noGPU,
+	"rule/down":                                 "no engine fails",
+	"rule/guessing":                             "nobody guesses passwords",
 	"engine/Last error":                         "no engine fails",
 }
 
 // withoutCaptures are those for which synthetic traffic alone gives none.
 var withoutCaptures = map[string]string{
+	"rule/classified":                 noFinding,
 	"security/Classified":             noFinding,
 	"security/Latest alerts/score":    noFinding,
 	"security/Latest alerts/src_port": "no synthetic reflection",
@@ -223,6 +227,17 @@ func TestDashboardsShowWhatThePluginWrites(t *testing.T) {
 				})
 			}
 		}
+	}
+	for i := range dashboards.Rules {
+		r := &dashboards.Rules[i]
+		name := "rule/" + r.Name
+		names[name] = true
+		t.Run(name, func(t *testing.T) {
+			a := askInfluxQL(t, db, dashboards.Expand(dashboards.InfluxQL, r.Query.InfluxQL(), "", w, nil))
+			b := askFlux(t, fluxDB, dashboards.Expand(dashboards.Flux, r.Query.Flux(), "e2e/autogen", w, nil))
+			require.Equal(t, a.values(r.Query.By), b.values(r.Query.By))
+			requireData(t, name, &r.Query, a, reasons)
+		})
 	}
 	for name := range reasons {
 		require.True(t, names[name], "%s is listed, but there is no such query", name)
