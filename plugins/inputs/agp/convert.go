@@ -17,7 +17,7 @@ import (
 
 // DefaultSeriesLimit is how many combinations of app, class and protocol get
 // series of their own.
-const DefaultSeriesLimit = 1000
+const DefaultSeriesLimit = 800
 
 // maxState keeps a line below the 32 KiB that telegraf's readers take for granted.
 const maxState = 16 << 10
