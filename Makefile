@@ -74,8 +74,9 @@ test-gpu: gpu-tests ## what the GPU does, where there is one; compute-sanitizer 
 bench-gpu: gpu-tests ## the packet path on a GPU, fed by the NIC model; writes the table of tests/bench/RESULTS-GPU.md
 	$(BUILD)/gpu/agp-bench-gpu -out tests/bench/RESULTS-GPU.md
 
-test-e2e: ## telegraf, plugin, engine and InfluxDB together
-	$(GO) test -count=1 -timeout 15m ./tests/e2e/...
+test-e2e: ## telegraf, plugin, engine, InfluxDB and a browser together; pictures in build/e2e
+	@rm -rf $(BUILD)/e2e && mkdir -p $(BUILD)/e2e
+	$(GO) test -count=1 -timeout 15m -artifacts -outputdir $(CURDIR)/$(BUILD)/e2e ./tests/e2e/...
 
 test-live: ## capture from interfaces of network namespaces, as root; AGP_OVERLOAD=60s for the long overload
 	$(GO) test -count=1 -p 1 -timeout 20m ./tests/live/...
@@ -123,7 +124,7 @@ $(BUILD)/venv-bench/.ready: tests/bench/requirements.txt
 	touch $@
 
 deps: ## packages for "make test"
-	@tests/packages.sh gcc:gcc g++:g++ influxd:influxdb tshark:tshark protoc:protobuf-compiler python3:python3-venv ethtool:ethtool clang-19:clang-19 llvm-strip-19:llvm-19 qemu-system-x86_64:qemu-system-x86
+	@tests/packages.sh gcc:gcc g++:g++ influxd:influxdb tshark:tshark protoc:protobuf-compiler python3:python3-venv ethtool:ethtool clang-19:clang-19 llvm-strip-19:llvm-19 qemu-system-x86_64:qemu-system-x86 chromium:chromium
 
 deps-bench: ## packages for "make bench"
 	@tests/packages.sh argus:argus-server racount:argus-client nfpcapd:nfdump softflowd:softflowd ndpiReader:libndpi-bin python3:python3-venv taskset:util-linux

@@ -44,3 +44,6 @@ func DelayBin(ns int64) int {
 func SizeBin(l3 uint32) int {
 	return int(min(l3/16, telemetry.SizeBins-1))
 }
+
+// DelayEdge returns the smallest delay in ns of a histogram bin.
+func DelayEdge(bin int) int64 { return delayEdge[bin] }

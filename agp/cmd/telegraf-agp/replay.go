@@ -20,6 +20,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/agp-net/telegraf-agp/agp/flow"
+	"github.com/agp-net/telegraf-agp/agp/htmlreport"
 	"github.com/agp-net/telegraf-agp/agp/model"
 	"github.com/agp-net/telegraf-agp/agp/options"
 	"github.com/agp-net/telegraf-agp/agp/packet"
@@ -59,6 +60,7 @@ func replayCommand() *cli.Command {
 			&cli.IntFlag{Name: "top", Value: cpu.DefaultTopK, Usage: "entries per heavy-hitter list"},
 			&cli.DurationFlag{Name: "window", Usage: "capture time that top lists and sketches cover; 0: all of it"},
 			&cli.StringFlag{Name: "sketch-feature", Usage: "also keep per-flow histograms in fixed memory: published or blocked"},
+			&cli.StringFlag{Name: "report", Usage: "also write a page with plots to `FILE`, to be opened in a browser"},
 			&cli.BoolFlag{Name: "no-records", Usage: "leave flow records out of the output"},
 		},
 		Action: replay,
@@ -103,6 +105,12 @@ func replay(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	page, err := openReport(c.String("report"))
+	if err != nil {
+		return err
+	}
+	defer page.discard()
+	sink = page.beside(sink)
 	src, err := pcap.Open(c.Args().Slice(), pcap.Options{Speed: c.Float64("speed")})
 	if err != nil {
 		return err
@@ -130,7 +138,11 @@ func replay(c *cli.Context) error {
 	if err != nil {
 		return fmt.Errorf("replay: write output: %w", err)
 	}
-	if why := unread(ctx, runErr, &snap); why != "" {
+	why = unread(ctx, runErr, &snap)
+	if err := page.write(htmlreport.Run{Files: c.Args().Slice(), Version: programVersion(), Note: why}, &snap, seconds); err != nil {
+		return fmt.Errorf("replay: %w", err)
+	}
+	if why != "" {
 		return cli.Exit("replay: "+why, exitUnreadable)
 	}
 	return nil
@@ -392,34 +404,12 @@ func (s *tableSink) finish(snap *telemetry.Snapshot, seconds float64) error {
 	}
 	fmt.Fprintf(t, "\ntop\trank\twhat\tvalue\n")
 	for _, r := range snap.Top {
-		fmt.Fprintf(t, "%s\t%d\t%s\t%d\n", r.Metric, r.Rank, topText(&r), r.Value)
+		fmt.Fprintf(t, "%s\t%d\t%s\t%d\n", r.Metric, r.Rank, r.Who(), r.Value)
 	}
 	fmt.Fprintf(t, "\nalerts\t%d\n", e.Alerts)
 	for i := range s.alerts {
 		a := &s.alerts[i]
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s -> %s\tcount %d\n", time.Unix(0, a.TimeNs).UTC().Format(time.RFC3339), a.Kind, a.Class, endpoint(a.Src, a.SrcPort), endpoint(a.Dst, a.DstPort), a.Count)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s -> %s\tcount %d\n", time.Unix(0, a.TimeNs).UTC().Format(time.RFC3339), a.Kind, a.Class, telemetry.Endpoint(a.Src, a.SrcPort), telemetry.Endpoint(a.Dst, a.DstPort), a.Count)
 	}
 	return t.Flush()
-}
-
-func endpoint(addr string, port uint16) string {
-	switch {
-	case addr == "":
-		return "*"
-	case port == 0:
-		return addr
-	}
-	return fmt.Sprintf("%s port %d", addr, port)
-}
-
-func topText(r *telemetry.TopRow) string {
-	switch {
-	case r.Src != "" && r.Dst != "":
-		return fmt.Sprintf("%s %s -> %s", r.Protocol, endpoint(r.Src, r.SrcPort), endpoint(r.Dst, r.DstPort))
-	case r.Src != "":
-		return r.Src
-	case r.Dst != "":
-		return r.Dst
-	}
-	return fmt.Sprintf("%s port %d", r.Protocol, r.DstPort)
 }
