@@ -205,6 +205,9 @@ func (q *Query) Flux() string {
 	add("group(columns: %s)", with(apart...))
 	add("%s()", across)
 	add("group(columns: %s)", keep)
+	if across == "max" || across == "min" || across == "last" { // these leave all columns
+		add("keep(columns: %s)", with("_time", "_value"))
+	}
 	if q.Read == Ratio {
 		a, b := q.Fields[0], q.Fields[1]
 		add(pivot)
