@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 
+	_ "github.com/agp-net/telegraf-agp/plugins/aggregators/agp"
 	_ "github.com/agp-net/telegraf-agp/plugins/inputs/agp"
 	"github.com/agp-net/telegraf-agp/tests/e2e/agent"
 )
