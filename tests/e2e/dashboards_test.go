@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -152,6 +153,17 @@ func (a answer) has(column string) bool {
 	return slices.ContainsFunc(a, func(row map[string]string) bool { return row[column] != "" })
 }
 
+// sum adds up a column of integers.
+func (a answer) sum(t *testing.T, column string) (sum int64) {
+	t.Helper()
+	for _, row := range a {
+		n, err := strconv.ParseInt(row[column], 10, 64)
+		require.NoError(t, err)
+		sum += n
+	}
+	return sum
+}
+
 // reasons are the names of counters by reason. InfluxQL has a column for each, Flux a row.
 func (a answer) reasons(like string) []string {
 	var list []string
@@ -228,6 +240,9 @@ func TestDashboardsShowWhatThePluginWrites(t *testing.T) {
 					a := askInfluxQL(t, db, dashboards.Expand(dashboards.InfluxQL, boards[dashboards.InfluxQL].Panels[j].Targets[k].Query, "", w, values))
 					b := askFlux(t, fluxDB, dashboards.Expand(dashboards.Flux, boards[dashboards.Flux].Panels[j].Targets[k].Query, "e2e/autogen", w, values))
 					require.Equal(t, a.values(q.By), b.values(q.By), "%s: InfluxQL and Flux find different groups", name)
+					if q.Read == dashboards.Count {
+						require.Equal(t, a.sum(t, q.Name), b.sum(t, q.Name), "%s: InfluxQL and Flux count differently", name)
+					}
 					if q.Like != "" {
 						require.Equal(t, a.reasons(q.Like), b.reasons(q.Like), "%s: InfluxQL and Flux find different counters", name)
 						require.Contains(t, a.reasons(q.Like), q.Like+"non_ip_arp", name)
