@@ -124,7 +124,7 @@ $(BUILD)/venv-bench/.ready: tests/bench/requirements.txt
 	touch $@
 
 deps: ## packages for "make test"
-	@tests/packages.sh gcc:gcc g++:g++ influxd:influxdb tshark:tshark protoc:protobuf-compiler python3:python3-venv ethtool:ethtool clang-19:clang-19 llvm-strip-19:llvm-19 qemu-system-x86_64:qemu-system-x86 chromium:chromium
+	@tests/packages.sh gcc:gcc g++:g++ influxd:influxdb tshark:tshark softflowd:softflowd protoc:protobuf-compiler python3:python3-venv ethtool:ethtool clang-19:clang-19 llvm-strip-19:llvm-19 qemu-system-x86_64:qemu-system-x86 chromium:chromium
 
 deps-bench: ## packages for "make bench"
 	@tests/packages.sh argus:argus-server racount:argus-client nfpcapd:nfdump softflowd:softflowd ndpiReader:libndpi-bin python3:python3-venv taskset:util-linux

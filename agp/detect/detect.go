@@ -97,8 +97,19 @@ func (d *Detector) Flush(nowNs int64) { d.now = nowNs }
 
 // FlowStart takes the first packet of a flow.
 func (d *Detector) FlowStart(s *FlowStart) {
-	d.stats.Starts++
 	d.now = s.TimeNs
+	d.begin(s)
+}
+
+// FlowStarted takes the first packet of a flow where that becomes known when the flow has ended:
+// the detector's clock does not go back for it.
+func (d *Detector) FlowStarted(s *FlowStart) {
+	d.now = max(d.now, s.TimeNs)
+	d.begin(s)
+}
+
+func (d *Detector) begin(s *FlowStart) {
+	d.stats.Starts++
 	d.src, d.dst = d.h.Addr(&s.Src), d.h.Addr(&s.Dst)
 	d.floodStart(s)
 	d.beaconStart(s)

@@ -163,8 +163,8 @@ func (d *Detector) floodLimit(k floodKind) (float64, string) {
 	}
 }
 
-// firstFlags reconstructs from a record which kind its first packet was.
-func firstFlags(r *telemetry.Record) uint8 {
+// FirstFlags reconstructs from a record which kind of a TCP packet its first one was.
+func FirstFlags(r *telemetry.Record) uint8 {
 	fwd, rev := &r.Dir[telemetry.Fwd], &r.Dir[telemetry.Rev]
 	switch {
 	case fwd.TCPFlags&packet.TCPSyn != 0:
@@ -178,7 +178,7 @@ func firstFlags(r *telemetry.Record) uint8 {
 }
 
 func (d *Detector) floodEnd(r *telemetry.Record) {
-	kind, id := d.victimOf(r.Protocol, firstFlags(r), &r.Dst, r.SrcPort, r.DstPort)
+	kind, id := d.victimOf(r.Protocol, FirstFlags(r), &r.Dst, r.SrcPort, r.DstPort)
 	if kind == floodNone || kind == floodAmp {
 		return
 	}

@@ -94,19 +94,23 @@ func Visit(r *Record, v Visitor) {
 		v.Uint("packets_coalesced", r.Coalesced)
 	}
 	for i := range r.Outputs {
-		o := &r.Outputs[i]
-		n, ok := outputNames[o.Field]
-		if !ok {
-			continue // no model file may name another field
-		}
-		v.String(o.Field, o.Label)
-		float(v, n.score, roundScore(o.Score))
-		v.String(n.model, o.Model)
+		VisitOutput(&r.Outputs[i], v)
 	}
 	v.Uint("queue", uint64(r.Queue))
 	if r.Interface != "" {
 		v.String("interface", r.Interface)
 	}
+}
+
+// VisitOutput gives what a model said of a flow to v.
+func VisitOutput(o *Output, v Visitor) {
+	n, ok := outputNames[o.Field]
+	if !ok {
+		return // no model file may name another field
+	}
+	v.String(o.Field, o.Label)
+	float(v, n.score, roundScore(o.Score))
+	v.String(n.model, o.Model)
 }
 
 func visitHalf(h *Half, n *halfNames, isTCP bool, v Visitor) {

@@ -16,6 +16,7 @@ import (
 	_ "github.com/agp-net/telegraf-agp/agp/cmd/telegraf-agp/internal/hangup" // before all others
 	"github.com/agp-net/telegraf-agp/agp/engine"
 	"github.com/agp-net/telegraf-agp/plugins/inputs/agp"
+	_ "github.com/agp-net/telegraf-agp/plugins/processors/agp"
 	"github.com/agp-net/telegraf-agp/plugins/runner"
 )
 

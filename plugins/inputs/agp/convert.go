@@ -121,6 +121,12 @@ func (c *Converter) Metrics(s *telemetry.Snapshot, st supervise.Status, now time
 	c.engine(s, &st, now, acc)
 }
 
+// Summaries adds agp_top and agp_sketch alone: all that there is of flows which others have metered.
+func (c *Converter) Summaries(s *telemetry.Snapshot, now time.Time, acc telegraf.Accumulator) {
+	c.top(s, now, acc)
+	c.sketches(s, now, acc)
+}
+
 func (c *Converter) traffic(s *telemetry.Snapshot, now time.Time, acc telegraf.Accumulator) {
 	rest := telemetry.TrafficRow{}
 	overflow := false

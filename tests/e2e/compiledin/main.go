@@ -10,6 +10,7 @@ import (
 
 	_ "github.com/agp-net/telegraf-agp/plugins/aggregators/agp"
 	_ "github.com/agp-net/telegraf-agp/plugins/inputs/agp"
+	_ "github.com/agp-net/telegraf-agp/plugins/processors/agp"
 	"github.com/agp-net/telegraf-agp/tests/e2e/agent"
 )
 
