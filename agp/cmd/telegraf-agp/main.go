@@ -66,7 +66,7 @@ func run(ctx context.Context, args []string) int {
 // commands of the binary, each in its own file.
 func commands() []*cli.Command {
 	list := []*cli.Command{runCommand(), engineCommand(), replayCommand(), doctorCommand(), modelCommand()}
-	return append(append(list, controlCommands()...), versionCommand())
+	return append(append(append(list, setupCommands()...), controlCommands()...), versionCommand())
 }
 
 const defaultConfig = "/etc/telegraf-agp/agp.conf"
