@@ -27,13 +27,16 @@ endif
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
 .DEFAULT_GOAL := help
-.PHONY: help build cuda cuda-compiler demo test test-unit test-simt test-e2e test-live lint fuzz bench bench-live bench-gpu test-gpu gpu-tests train generate cover deps deps-bench clean
+.PHONY: help build cuda cuda-compiler demo test test-unit test-simt test-e2e test-live lint fuzz bench bench-live bench-gpu test-gpu gpu-tests packages train generate cover deps deps-bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## build/telegraf-agp
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BUILD)/telegraf-agp ./agp/cmd/telegraf-agp
+
+packages: ## build/packages: deb, rpm and bill of materials; the same commit gives the same bytes
+	GO=$(GO) packaging/build.sh $(BUILD)/packages
 
 cuda: ## device code again, with nvcc 13.0 of the system or of pinned wheels; prints what the kernels use
 	PYTHON=$(PYTHON) cuda/kernels/build.sh
@@ -55,7 +58,7 @@ lint: $(BUILD)/bin/golangci-lint ## gofmt, go vet, golangci-lint
 
 test-unit: $(BUILD)/venv/.ready cuda-compiler ## unit, property and oracle tests, with the race detector
 	@test -n "$${AGP_CAPTURES:-}" || echo "no captures (AGP_CAPTURES): tests that compare with real traffic are skipped"
-	$(GO) test -race -timeout 25m $$($(GO) list ./... | grep -v -e /tests/e2e -e /tests/live -e /tests/simt)
+	$(GO) test -race -timeout 25m $$($(GO) list ./... | grep -v -e /tests/e2e -e /tests/live -e /tests/packaging -e /tests/simt)
 	$(GO) test -timeout 15m $(FULL)
 
 test-simt: ## device code on the host: emulated warps, address, undefined-behaviour and thread sanitizers
@@ -74,9 +77,9 @@ test-gpu: gpu-tests ## what the GPU does, where there is one; compute-sanitizer 
 bench-gpu: gpu-tests ## the packet path on a GPU, fed by the NIC model; writes the table of tests/bench/RESULTS-GPU.md
 	$(BUILD)/gpu/agp-bench-gpu -out tests/bench/RESULTS-GPU.md
 
-test-e2e: ## telegraf, plugin, engine, InfluxDB and a browser together; pictures in build/e2e
+test-e2e: ## telegraf, plugin, engine, InfluxDB and a browser together, packages from installation to removal; pictures in build/e2e
 	@rm -rf $(BUILD)/e2e && mkdir -p $(BUILD)/e2e
-	$(GO) test -count=1 -timeout 15m -artifacts -outputdir $(CURDIR)/$(BUILD)/e2e ./tests/e2e/...
+	$(GO) test -count=1 -timeout 15m -artifacts -outputdir $(CURDIR)/$(BUILD)/e2e ./tests/e2e/... ./tests/packaging
 
 test-live: ## capture from interfaces of network namespaces, as root; AGP_OVERLOAD=60s for the long overload
 	$(GO) test -count=1 -p 1 -timeout 20m ./tests/live/...
@@ -104,7 +107,7 @@ generate: ## generated files again: protobuf, vector code, BPF objects, device c
 
 cover: ## test coverage, build/cover.html
 	@mkdir -p $(BUILD)
-	$(GO) test -coverprofile=$(BUILD)/cover.out $$($(GO) list ./... | grep -v -e /tests/e2e -e /tests/live)
+	$(GO) test -coverprofile=$(BUILD)/cover.out $$($(GO) list ./... | grep -v -e /tests/e2e -e /tests/live -e /tests/packaging)
 	$(GO) tool cover -html=$(BUILD)/cover.out -o $(BUILD)/cover.html
 	$(GO) tool cover -func=$(BUILD)/cover.out | tail -1
 
@@ -124,7 +127,7 @@ $(BUILD)/venv-bench/.ready: tests/bench/requirements.txt
 	touch $@
 
 deps: ## packages for "make test"
-	@tests/packages.sh gcc:gcc g++:g++ influxd:influxdb tshark:tshark softflowd:softflowd protoc:protobuf-compiler python3:python3-venv ethtool:ethtool clang-19:clang-19 llvm-strip-19:llvm-19 qemu-system-x86_64:qemu-system-x86 chromium:chromium
+	@tests/packages.sh gcc:gcc g++:g++ influxd:influxdb tshark:tshark softflowd:softflowd protoc:protobuf-compiler python3:python3-venv ethtool:ethtool clang-19:clang-19 llvm-strip-19:llvm-19 qemu-system-x86_64:qemu-system-x86 chromium:chromium rpm:rpm rpm2cpio:rpm2cpio cpio:cpio setcap:libcap2-bin systemd-analyze:systemd
 
 deps-bench: ## packages for "make bench"
 	@tests/packages.sh argus:argus-server racount:argus-client nfpcapd:nfdump softflowd:softflowd ndpiReader:libndpi-bin python3:python3-venv taskset:util-linux

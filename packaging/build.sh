@@ -31,7 +31,7 @@ put() { install -D -m 644 "$1" "$stage/$2"; }
 share=usr/share/telegraf-agp
 doc=usr/share/doc/telegraf-agp
 program=$stage/usr/lib/telegraf-agp/telegraf-agp
-CGO_ENABLED=0 $go build -trimpath -buildvcs=false -ldflags "-s -w -buildid= -X main.version=$AGP_VERSION" -o "$program" ./agp/cmd/telegraf-agp
+CGO_ENABLED=0 $go build -trimpath -ldflags "-s -w -buildid= -X main.version=$AGP_VERSION" -o "$program" ./agp/cmd/telegraf-agp
 put configs/agp.conf $share/agp.conf
 # The section of the example that starts the plugin, up to the empty line.
 mkdir -p "$stage/$share/telegraf.d"
@@ -41,7 +41,7 @@ mkdir -p "$stage/$share/telegraf.d"
 	sed -n '/^\[\[inputs\.execd\]\]/,/^$/{/./p}' configs/telegraf.conf
 } >"$stage/$share/telegraf.d/agp.conf"
 for f in configs/models/*.onnx configs/models/*.md; do put "$f" "$share/models/${f##*/}"; done
-for f in dashboards/{influxql,flux}/*.json; do put "$f" "$share/grafana/${f#dashboards/}"; done
+for f in dashboards/README.md dashboards/{influxql,flux}/*.json dashboards/provisioning/*/*.yaml; do put "$f" "$share/grafana/${f#dashboards/}"; done
 put packaging/50-agp.conf usr/lib/systemd/system/telegraf.service.d/50-agp.conf
 put README.md $doc/README.md
 put plugins/inputs/agp/README.md $doc/inputs.agp.md

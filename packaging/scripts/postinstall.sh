@@ -13,6 +13,9 @@ program=/usr/lib/telegraf-agp/telegraf-agp
 # with them.
 chown root:telegraf $program
 chmod 0750 $program
+# It may be older than the package.
+chown root:telegraf /var/lib/telegraf-agp
+chmod 0770 /var/lib/telegraf-agp
 if ! command -v setcap >/dev/null; then
 	echo "telegraf-agp: no setcap (package libcap2-bin or libcap): interfaces cannot be captured from, files can" >&2
 elif ! setcap cap_net_raw,cap_net_admin,cap_bpf,cap_perfmon,cap_ipc_lock+ep $program; then

@@ -131,6 +131,10 @@ func (s *Site) Disable(ctx context.Context, force bool) error {
 		return fmt.Errorf("%w: it would have no %s; add one to %s first, or use disable --force and stop telegraf",
 			ErrNeeded, strings.Join(kinds, " and no "), mainFile)
 	}
+	if err := s.loads(ctx); err != nil { // without this section it is no worse
+		s.say("%v", err)
+		return s.perform(c)
+	}
 	return s.apply(ctx, c)
 }
 

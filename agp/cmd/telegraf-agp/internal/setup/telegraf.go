@@ -46,7 +46,7 @@ func (s *Site) lines(name string, f func(number int, line string)) {
 func (s *Site) references(names ...string) (found []string) {
 	for _, name := range names {
 		s.lines(name, func(number int, line string) {
-			if strings.Contains(line, Program) || strings.Contains(line, `"telegraf-agp"`) || strings.Contains(line, "/usr/bin/telegraf-agp") {
+			if strings.Contains(line, Program) || strings.Contains(line, `["telegraf-agp"`) || strings.Contains(line, "/usr/bin/telegraf-agp") {
 				found = append(found, fmt.Sprintf("%s:%d", name, number))
 			}
 		})
