@@ -53,6 +53,6 @@ find "$stage" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
 
 cp packaging/nfpm.yaml "$stage/"
 for format in deb rpm; do
-	(cd "$stage" && GOFLAGS=-mod=mod $go run $NFPM package --packager $format --target "$out/")
+	(cd "$stage" && $go run $NFPM package --packager $format --target "$out/")
 done
 cp "$stage/$doc/telegraf-agp.cdx.json" "$out/telegraf-agp_$AGP_VERSION.cdx.json"
