@@ -202,6 +202,43 @@ func TestProcessorFindsInNetflowWhatThePacketsShow(t *testing.T) {
 	}
 }
 
+// The processor linked into an agent adds the same to Suricata's events as the one under execd.
+func TestProcessorCompiledInAddsTheSame(t *testing.T) {
+	eve, err := os.ReadFile("../../plugins/processors/agp/testdata/eve.json")
+	require.NoError(t, err)
+	events := int64(bytes.Count(eve, []byte("\n")))
+	for name, start := range map[string]func(conf string) *process{
+		"execd": func(conf string) *process { return startTelegraf(t, conf+processorSection(t)) },
+		"compiled in": func(conf string) *process {
+			path := writeFile(t, filepath.Join(t.TempDir(), "telegraf.conf"), conf+"[[processors.agp]]\n"+processorKeys)
+			return startProcess(t, exec.Command(program(t, "compiledin", "tests/e2e/compiledin"), path))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			db := influx.Start(t)
+			socket := filepath.Join(t.TempDir(), "eve.sock")
+			p := start(agentConfig(db.URL) + fmt.Sprintf("[[inputs.suricata]]\n  source = %q\n  version = \"2\"\n", socket))
+			var conn net.Conn
+			eventually(t, "telegraf listens", func() bool {
+				conn, err = net.Dial("unix", socket)
+				return err == nil
+			})
+			_, err = conn.Write(eve)
+			require.NoError(t, err)
+			require.NoError(t, conn.Close())
+			db.WaitInt("e2e", `SELECT last("flows") FROM "agp_processor"`, events-1)
+			p.stop()
+			require.ElementsMatch(t, []finding{
+				{"port_scan", "10.2.0.66", "10.2.0.5", 0}, {"brute_force", "198.51.100.9", "10.2.0.7", 22},
+			}, flowFindings(t, db))
+			last := allPoints(t, db, "agp_processor")
+			require.Equal(t, events, field(last[len(last)-1], "metrics"))
+			require.Equal(t, events-1, field(last[len(last)-1], "flows_analysed"), "all but a DNS event")
+			p.requireCleanLog()
+		})
+	}
+}
+
 // settled is the value of a counter that has not grown for two seconds.
 func settled(t *testing.T, db *influx.Server, query string) (n int64) {
 	t.Helper()

@@ -105,6 +105,48 @@ func TestScanInNetflowRaisesOneAlertAboutTheScanner(t *testing.T) {
 	require.EqualValues(t, 1, counted(t, acc, "alerts"))
 }
 
+// What the detectors find in starts and ends of flows is found in flows that were metered elsewhere.
+func TestKindsThatFlowsShow(t *testing.T) {
+	at := func(i int, pace time.Duration) time.Time { return came.Add(time.Duration(i)*pace - 30*time.Minute) }
+	udp := func(m telegraf.Metric) telegraf.Metric {
+		m.AddField("protocol", "udp")
+		m.RemoveField("tcp_flags")
+		return m
+	}
+	for kind, flows := range map[string]func(i int) []telegraf.Metric{
+		"syn_flood - 203.0.113.5 443": func(i int) []telegraf.Metric {
+			return []telegraf.Metric{netflow(fmt.Sprintf("11.0.%d.%d:2000", i/250, i%250), "203.0.113.5:443", "......S.", 1, 60, at(i, 10*time.Millisecond), 0)}
+		},
+		"syn_ack_reflection - 10.0.0.5 -": func(i int) []telegraf.Metric {
+			return []telegraf.Metric{netflow(fmt.Sprintf("11.0.%d.%d:443", i/250, i%250), fmt.Sprintf("10.0.0.5:%d", 2000+i), "...A..S.", 3, 180, at(i, 10*time.Millisecond), 0)}
+		},
+		"amplification - 10.0.0.5 -": func(i int) []telegraf.Metric {
+			return []telegraf.Metric{udp(netflow(fmt.Sprintf("11.0.%d.%d:123", i/250, i%250), "10.0.0.5:80", "", 10, 4680, at(i, 10*time.Millisecond), 0))}
+		},
+		"host_scan 10.0.0.66 - 445": func(i int) []telegraf.Metric {
+			return []telegraf.Metric{netflow(fmt.Sprintf("10.0.0.66:%d", 30000+i), fmt.Sprintf("10.1.%d.%d:445", i/250, i%250), "......S.", 3, 180, at(i, 50*time.Millisecond), 7*time.Second)}
+		},
+		"stealth_scan 10.0.0.66 10.1.0.1 -": func(i int) []telegraf.Metric {
+			return []telegraf.Metric{netflow(fmt.Sprintf("10.0.0.66:%d", 30000+i), fmt.Sprintf("10.1.0.1:%d", 1+i%9), "..U.P..F", 1, 40, at(i, 50*time.Millisecond), 0)}
+		},
+		"beacon 10.0.0.33 203.0.113.7 443": func(i int) []telegraf.Metric {
+			me, there := fmt.Sprintf("10.0.0.33:%d", 30000+i), "203.0.113.7:443"
+			return []telegraf.Metric{netflow(there, me, "...AP.SF", 7, 1400, at(i, 5*time.Second), time.Second), netflow(me, there, "...AP.SF", 9, 1500, at(i, 5*time.Second), time.Second)}
+		},
+		"dns_tunnel 10.0.0.33 203.0.113.53 53": func(i int) []telegraf.Metric {
+			me, there := fmt.Sprintf("10.0.0.33:%d", 30000+i), "203.0.113.53:53"
+			return []telegraf.Metric{udp(netflow(me, there, "", 1, 28+200, at(i, 100*time.Millisecond), 0)), udp(netflow(there, me, "", 1, 28+220, at(i, 100*time.Millisecond), 0))}
+		},
+	} {
+		a, acc := plugin(t, nil)
+		for i := range 300 {
+			feed(t, a, acc, flows(i)...)
+		}
+		a.Stop()
+		require.Equal(t, []string{kind}, alerts(acc))
+	}
+}
+
 func TestClientsOfServicesAreNoScanners(t *testing.T) {
 	a, acc := plugin(t, nil)
 	for i := range 40 {

@@ -3,6 +3,7 @@ package agp
 import (
 	"cmp"
 	"crypto/rand"
+	"math"
 	"slices"
 
 	"github.com/agp-net/telegraf-agp/agp/detect"
@@ -81,7 +82,7 @@ func (a *analysis) sketch(h *held, r *telemetry.Record) {
 	for d := range r.Dir {
 		if half := &r.Dir[d]; half.Packets > 0 {
 			e := flow.Endpoints{Src: r.Src, Dst: r.Dst, SrcPort: r.SrcPort, DstPort: r.DstPort, Protocol: r.Protocol, IPVersion: r.IPVersion}
-			a.sketches.Progress(&e, half.Packets*h.sampling, half.WireBytes*h.sampling)
+			a.sketches.Progress(&e, min(half.Packets*h.sampling, math.MaxUint32), half.WireBytes*h.sampling)
 		}
 	}
 }

@@ -208,6 +208,11 @@ func (m *Mapping) read(metric telegraf.Metric) (s seen, err error) {
 			s.sampling = max(1, n)
 		}
 	}
+	for _, h := range s.dir {
+		if over(h.packets, s.sampling) || over(h.bytes, s.sampling) {
+			return s, fmt.Errorf("%w: %d packets, %d bytes, sampled 1 of %d", errCount, h.packets, h.bytes, s.sampling)
+		}
+	}
 	return s, nil
 }
 
@@ -271,6 +276,9 @@ func (s *seen) counts(metric telegraf.Metric, m *Mapping) error {
 	}
 	return nil
 }
+
+// over says that a flow would stand for more than a petabyte, of which sums must not overflow.
+func over(n, sampling uint64) bool { return n > 1<<50/sampling }
 
 // fromState gives flags to a connection of which the state is told instead: "new", "established"
 // or "closed".

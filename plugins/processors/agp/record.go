@@ -91,10 +91,12 @@ func (h *held) from() uint8 {
 	}
 	a, b := &h.dir[0], &h.dir[1]
 	if h.key.Protocol == packet.ProtoTCP {
+		alone := a.packets == 0 || b.packets == 0
+		fromA, fromB := a.answers(alone), b.answers(alone)
 		switch {
-		case a.asks() && !b.asks(), b.answers() && !a.answers():
+		case a.asks() && !b.asks(), fromB && !fromA:
 			return 0
-		case b.asks() && !a.asks(), a.answers() && !b.answers():
+		case b.asks() && !a.asks(), fromA && !fromB:
 			return 1
 		}
 	}
@@ -132,10 +134,16 @@ func (d *direction) asks() bool {
 	return d.packets > 0 && d.hasFlags && d.flags&(packet.TCPSyn|packet.TCPAck) == packet.TCPSyn
 }
 
-// answers says that a direction only accepted or refused.
-func (d *direction) answers() bool {
-	f := d.flags & openFlags
-	return d.packets > 0 && d.hasFlags && (f == packet.TCPSyn|packet.TCPAck || f == packet.TCPRst|packet.TCPAck || f == packet.TCPRst)
+// answers says that a direction only refused, or only accepted: SYN and ACK in one packet, as a client
+// sends both in two. Where nobody else was heard it may be repeated.
+func (d *direction) answers(alone bool) bool {
+	switch {
+	case d.packets == 0 || !d.hasFlags:
+		return false
+	case d.flags&openFlags == packet.TCPSyn|packet.TCPAck:
+		return d.packets == 1 || alone
+	}
+	return d.flags&(packet.TCPRst|packet.TCPSyn|packet.TCPFin|packet.TCPPsh) == packet.TCPRst
 }
 
 // begin is the start of the same flow, which is known when it has ended.

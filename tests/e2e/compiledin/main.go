@@ -9,6 +9,8 @@ import (
 	"os"
 
 	_ "github.com/agp-net/telegraf-agp/plugins/aggregators/agp"
+	_ "github.com/influxdata/telegraf/plugins/inputs/suricata" // flows for the processor
+
 	_ "github.com/agp-net/telegraf-agp/plugins/inputs/agp"
 	_ "github.com/agp-net/telegraf-agp/plugins/processors/agp"
 	"github.com/agp-net/telegraf-agp/tests/e2e/agent"
