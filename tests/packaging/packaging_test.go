@@ -6,6 +6,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/agp-net/telegraf-agp/tests/e2e/influx"
 	"github.com/agp-net/telegraf-agp/tests/e2e/telegrafbin"
 	"github.com/agp-net/telegraf-agp/tests/traffic"
 )
@@ -96,23 +99,73 @@ func (r *root) stockTelegraf() {
 `)
 }
 
-// collect runs telegraf as its service does until a measurement arrives.
-func (r *root) collect(measurement string) {
+// start runs telegraf as its service does, until the test or the returned function ends it.
+func (r *root) start() (stop func()) {
 	r.t.Helper()
-	r.run("rm -f /var/log/telegraf/points")
 	cmd := r.command(append(strings.Fields(asUser), "telegraf", "--config", "/etc/telegraf/telegraf.conf", "--config-directory", "/etc/telegraf/telegraf.d")...)
 	var log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &log, &log
 	cmd.WaitDelay = time.Second
 	require.NoError(r.t, cmd.Start())
-	arrived := false
-	for end := time.Now().Add(patience); !arrived && time.Now().Before(end); time.Sleep(tick) {
+	stop = sync.OnceFunc(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		_ = cmd.Wait()
+		if r.t.Failed() {
+			r.t.Logf("log of telegraf:\n%s", &log)
+		}
+	})
+	r.t.Cleanup(stop)
+	return stop
+}
+
+// collect runs telegraf until a measurement arrives.
+func (r *root) collect(measurement string) {
+	r.t.Helper()
+	r.run("rm -f /var/log/telegraf/points")
+	stop := r.start()
+	eventually(r.t, "no "+measurement, func() bool {
 		points, _ := os.ReadFile(r.path("/var/log/telegraf/points"))
-		arrived = bytes.Contains(points, []byte("\n"+measurement+",")) || bytes.HasPrefix(points, []byte(measurement+","))
+		return bytes.Contains(append([]byte("\n"), points...), []byte("\n"+measurement+","))
+	})
+	stop()
+}
+
+func eventually(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !done(); time.Sleep(tick) {
+		if time.Now().After(end) {
+			require.Fail(t, what)
+		}
 	}
-	require.NoError(r.t, cmd.Process.Signal(syscall.SIGTERM))
-	_ = cmd.Wait()
-	require.True(r.t, arrived, "no %s: %s", measurement, &log)
+}
+
+// processes are the numbers of those that run the program inside with a command.
+func (r *root) processes(command string) (pids []int) {
+	root, err := os.Stat(r.path("/"))
+	require.NoError(r.t, err)
+	found, err := filepath.Glob("/proc/[0-9]*")
+	require.NoError(r.t, err)
+	for _, dir := range found {
+		line, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
+		own, err := os.Stat(filepath.Join(dir, "root"))
+		if err == nil && os.SameFile(root, own) && bytes.HasPrefix(line, []byte(program+"\x00"+command+"\x00")) {
+			pid, err := strconv.Atoi(filepath.Base(dir))
+			require.NoError(r.t, err)
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// demo puts a capture where the default configuration looks for some.
+func (r *root) demo() {
+	r.t.Helper()
+	path := "/var/lib/captures/demo.pcap"
+	require.NoError(r.t, os.MkdirAll(filepath.Dir(r.path(path)), 0o755))
+	capture, err := os.Create(r.path(path))
+	require.NoError(r.t, err)
+	require.NoError(r.t, traffic.Demo(1).WritePcap(capture))
+	require.NoError(r.t, capture.Close())
 }
 
 // capabilities are what the program may have here.
@@ -135,11 +188,7 @@ func TestDebFromInstallToPurge(t *testing.T) {
 	require.Contains(t, r.fails("telegraf-agp enable"), "install telegraf first")
 
 	r.stockTelegraf()
-	capture, err := os.Create(filepath.Join(t.TempDir(), "demo.pcap"))
-	require.NoError(t, err)
-	require.NoError(t, traffic.Demo(1).WritePcap(capture))
-	require.NoError(t, capture.Close())
-	r.bring(capture.Name(), "/var/lib/captures/demo.pcap", 0o644)
+	r.demo()
 
 	// Enabled, it runs as telegraf's user with what the file grants.
 	dry := r.run("telegraf-agp enable --dry-run")
@@ -192,6 +241,13 @@ func TestDebFromInstallToPurge(t *testing.T) {
 	require.Contains(t, r.read(config), "# mine\n")
 	r.collect("internal_agent")
 
+	// Back again, with what was mine.
+	r.run("dpkg -i /tmp/first.deb </dev/null")
+	require.Contains(t, r.read(config), "# mine\n")
+	require.NoFileExists(t, r.path(section))
+	r.run("telegraf-agp enable")
+	require.Contains(t, r.read(section), "# mine\n")
+
 	r.run("dpkg -P telegraf-agp </dev/null")
 	require.Empty(t, r.run("find /etc /usr/bin /usr/lib /usr/share /var /run -xdev -name 'agp.conf*' -o -xdev -name '*telegraf-agp*' -o -xdev -name '50-agp*'"))
 	r.fails("dpkg-query -W telegraf-agp")
@@ -207,4 +263,46 @@ func TestProgramStartsWhereCapabilitiesAreNotGranted(t *testing.T) {
 	require.Contains(t, r.run("setpriv --bounding-set=-bpf dpkg -i /tmp/first.deb </dev/null"), "does not grant the capabilities")
 	require.Empty(t, r.capabilities())
 	r.run("setpriv --bounding-set=-bpf telegraf-agp version")
+}
+
+// The kernel clears the signal at a parent's death when it grants capabilities; the
+// engine must not outlive the plugin all the same.
+func TestEngineWithCapabilitiesEndsWithThePlugin(t *testing.T) {
+	r := newRoot(t)
+	require.NoError(t, built())
+	r.stockTelegraf()
+	r.demo()
+	r.bring(packages.deb, "/tmp/first.deb", 0o644)
+	r.run("dpkg -i /tmp/first.deb </dev/null && telegraf-agp enable")
+	r.write(config, "[[inputs.agp]]\n  files = [\"/var/lib/captures/demo.pcap\"]\n  speed = 1.0\n")
+	r.start()
+	eventually(t, "no engine", func() bool { return len(r.processes("engine")) == 1 })
+	engine, plugin := r.processes("engine")[0], r.processes("run")
+	require.Len(t, plugin, 1)
+	require.NotContains(t, r.run("grep CapEff /proc/%d/status", engine), "0000000000000000")
+	require.NoError(t, syscall.Kill(plugin[0], syscall.SIGKILL))
+	begin := time.Now()
+	eventually(t, "the engine goes on", func() bool { return !slices.Contains(r.processes("engine"), engine) })
+	require.Less(t, time.Since(begin), 10*time.Second)
+}
+
+// A newcomer beside whom telegraf and InfluxDB run: three commands.
+func TestNewcomerSeesPointsInInfluxDB(t *testing.T) {
+	r := newRoot(t, true)
+	require.NoError(t, built())
+	db := influx.Start(t)
+	db.Create("telegraf")
+	r.stockTelegraf()
+	r.write("/etc/telegraf/telegraf.conf", fmt.Sprintf("[agent]\n  interval = \"1s\"\n  flush_interval = \"1s\"\n[[inputs.internal]]\n[[outputs.influxdb]]\n  urls = [%q]\n  database = \"telegraf\"\n", db.URL))
+	r.demo()
+	r.bring(packages.deb, "/tmp/telegraf-agp.deb", 0o644)
+
+	begin := time.Now()
+	r.run("dpkg -i /tmp/telegraf-agp.deb </dev/null")
+	r.run("telegraf-agp enable")
+	stop := r.start() // systemctl restart telegraf
+	require.Positive(t, db.WaitInt("telegraf", `SELECT max("packets_seen") FROM "agp_engine"`, 1000))
+	require.Less(t, time.Since(begin), 5*time.Minute)
+	eventually(t, "no alerts", func() bool { return db.Int("telegraf", `SELECT count("count") FROM "agp_alert"`) > 0 })
+	stop()
 }

@@ -34,12 +34,17 @@ echo ready
 exec chroot "$1/root" cat
 `
 
-func newRoot(t *testing.T) *root {
+// newRoot makes one, without any network unless loopback is asked for: then it has the machine's.
+func newRoot(t *testing.T, loopback ...bool) *root {
 	t.Helper()
 	if os.Getuid() != 0 {
 		testcap.Missing(t, "a throw-away root needs root")
 	}
-	cmd := exec.Command(testcap.Program(t, "unshare"), "--mount", "--net", "--propagation", "private", "sh", "-ec", makeRoot, "sh", t.TempDir())
+	args := []string{"--mount", "--propagation", "private", "sh", "-ec", makeRoot, "sh", t.TempDir()}
+	if len(loopback) == 0 {
+		args = append([]string{"--net"}, args...)
+	}
+	cmd := exec.Command(testcap.Program(t, "unshare"), args...)
 	cmd.Stderr = os.Stderr
 	hold, err := cmd.StdinPipe() // the root goes when this closes, also with this process
 	require.NoError(t, err)
