@@ -36,6 +36,7 @@ build: ## build/telegraf-agp
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BUILD)/telegraf-agp ./agp/cmd/telegraf-agp
 
 packages: ## build/packages: deb, rpm and bill of materials; the same commit gives the same bytes
+	@rm -rf $(BUILD)/packages
 	GO=$(GO) packaging/build.sh $(BUILD)/packages
 
 cuda: ## device code again, with nvcc 13.0 of the system or of pinned wheels; prints what the kernels use

@@ -48,8 +48,6 @@ put plugins/inputs/agp/README.md $doc/inputs.agp.md
 put LICENSE $doc/copyright
 $go run ./packaging/bom -program "$program" -version "$AGP_VERSION" -bom "$stage/$doc/telegraf-agp.cdx.json" -licences "$stage/$doc/third-party-licences.txt"
 cp -r packaging/scripts "$stage/"
-find "$stage" -type d -exec chmod 755 {} + -o -type f ! -perm -u+x -exec chmod 644 {} +
-find "$stage" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
 
 cp packaging/nfpm.yaml "$stage/"
 for format in deb rpm; do
