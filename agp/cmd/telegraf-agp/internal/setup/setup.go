@@ -108,6 +108,10 @@ func (s *Site) Disable(ctx context.Context, force bool) error {
 		s.say("%s is not there: nothing to disable", Section)
 		return nil
 	case edited:
+		if len(s.references(Section)) == 0 {
+			s.say("%s does not start %s and stays", Section, Program)
+			return nil
+		}
 		c.text = fmt.Sprintf("rename %s, which has changes that were made here, to %s", Section, Disabled)
 		c.do = func() error {
 			if err := s.moveAside(Disabled); err != nil {

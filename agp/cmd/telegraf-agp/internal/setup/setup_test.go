@@ -126,11 +126,12 @@ func TestSectionThatWasChangedIsKeptAndComesBack(t *testing.T) {
 }
 
 func TestFileOfTheSameNameThatIsNotOursStays(t *testing.T) {
-	f := newFake(t)
+	f, ctx := newFake(t), context.Background()
 	f.put(Section, "[[inputs.mem]]\n")
-	err := f.Enable(context.Background())
+	err := f.Enable(ctx)
 	require.ErrorIs(t, err, ErrForeign)
 	require.ErrorContains(t, err, Section)
+	require.NoError(t, f.Remove(ctx))
 	f.has(Section, "[[inputs.mem]]\n")
 }
 
