@@ -30,14 +30,8 @@ type Client struct {
 
 // Dial connects to the socket of a plugin.
 func Dial(ctx context.Context, path string) (*Client, error) {
-	var d net.Dialer
-	c, err := d.DialContext(ctx, "unix", path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ECONNREFUSED):
-		return nil, fmt.Errorf("%w: %w", ErrNoServer, err)
-	case errors.Is(err, fs.ErrPermission):
-		return nil, fmt.Errorf("%s: %w", path, ErrDenied)
-	case err != nil:
+	c, err := connect(ctx, path, ErrNoServer)
+	if err != nil {
 		return nil, err
 	}
 	if deadline, ok := ctx.Deadline(); ok {
@@ -46,6 +40,21 @@ func Dial(ctx context.Context, path string) (*Client, error) {
 		}
 	}
 	return &Client{c: c, conn: wire.NewConn(c), path: path}, nil
+}
+
+// connect dials to the socket of a plugin; absent says that there is none.
+func connect(ctx context.Context, path string, absent error) (net.Conn, error) {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "unix", path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ECONNREFUSED):
+		return nil, fmt.Errorf("%w: %w", absent, err)
+	case errors.Is(err, fs.ErrPermission):
+		return nil, fmt.Errorf("%s: %w", path, ErrDenied)
+	case err != nil:
+		return nil, err
+	}
+	return c, nil
 }
 
 // Close ends the conversation.

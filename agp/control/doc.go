@@ -2,7 +2,10 @@
 // plugin process to block, unblock and rate-limit, and to tell what it does. Server
 // is the plugin's side, Client that of the subcommands.
 //
-// Who may ask: root, the user of the plugin process, and members of the group of the
+// A second socket shows what the engine does to those who only watch: ViewServer is the
+// plugin's side, Viewer that of "top". Viewers can change nothing and hold up nothing.
+//
+// Who may ask, or watch: root, the user of the plugin process, and members of the group of the
 // socket file. The kernel checks the mode of the file (0660), and the server checks
 // the credentials of every peer once more, because a mode is quickly changed.
 //

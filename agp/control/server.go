@@ -4,16 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
-	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/agp-net/telegraf-agp/agp/enforce"
 	"github.com/agp-net/telegraf-agp/agp/telemetry/agppb"
@@ -23,26 +19,14 @@ import (
 // DefaultSocket is where the plugin listens.
 const DefaultSocket = "/run/telegraf-agp/control.sock"
 
-// MaxPath is the longest path that a socket can have.
-const MaxPath = 107
-
 const (
-	maxRequest  = 64 << 10
-	maxClients  = 16
-	listPart    = 1000             // rules in one reply
-	idleLimit   = 30 * time.Second // between two requests
-	replyLimit  = 10 * time.Second
-	acceptPause = 100 * time.Millisecond // after an accept that failed, as with too many open files
+	maxRequest = 64 << 10
+	listPart   = 1000             // rules in one reply
+	idleLimit  = 30 * time.Second // between two requests
 )
 
-// Errors of the server.
-var (
-	ErrInUse     = errors.New("another process serves this socket")
-	ErrNotSocket = errors.New("the path exists and is not a socket")
-	ErrDenied    = errors.New("not allowed: ask as root, as the user of the plugin, or as a member of the socket's group")
-	ErrBusy      = errors.New("too many clients")
-	ErrRequest   = errors.New("request is unknown")
-)
+// ErrRequest says that the server does not know what is asked for.
+var ErrRequest = errors.New("request is unknown")
 
 // Enforcer is the part of enforce.Manager that is served.
 type Enforcer interface {
@@ -70,153 +54,27 @@ type Config struct {
 
 // Server answers requests.
 type Server struct {
-	cfg      Config
-	listener *net.UnixListener
-	file     unix.Stat_t // of the socket as it was made
-
-	wg      sync.WaitGroup
-	mu      sync.Mutex // guards what follows
-	clients map[*net.UnixConn]bool
-	closed  bool
+	*socket
+	cfg Config
 }
 
 // Listen makes the socket and serves it until Close. A socket that nobody serves any
 // more is replaced.
 func Listen(cfg Config) (*Server, error) {
-	if err := clearWay(cfg.Path); err != nil {
+	s := &Server{cfg: cfg}
+	var err error
+	s.socket, err = listen("control socket", cfg.Path, cfg.Log, s.serve, func(err error) proto.Message {
+		return &agppb.ControlReply{Error: err.Error()}
+	})
+	if err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(filepath.Dir(cfg.Path), 0o750); err != nil {
-		return nil, fmt.Errorf("control socket: %w", err)
-	}
-	// Under another name until its mode is right, so that there is no moment at
-	// which the wrong ones can connect.
-	temp := fmt.Sprintf("%s.%d", cfg.Path, os.Getpid())
-	if len(temp) > MaxPath {
-		return nil, fmt.Errorf("control socket: %s: %w", cfg.Path, unix.ENAMETOOLONG)
-	}
-	_ = os.Remove(temp) // of an earlier process with this number
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: temp, Net: "unix"})
-	if err != nil {
-		return nil, fmt.Errorf("control socket: %w", err)
-	}
-	l.SetUnlinkOnClose(false)
-	s := &Server{cfg: cfg, listener: l, clients: map[*net.UnixConn]bool{}}
-	err = os.Chmod(temp, 0o660) //nolint:gosec // the group is meant
-	if err == nil {
-		err = os.Rename(temp, cfg.Path)
-	}
-	if err == nil {
-		err = unix.Stat(cfg.Path, &s.file)
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("control socket: %w", err), l.Close(), ignoreMissing(os.Remove(temp)))
-	}
-	s.wg.Go(s.accept)
+	s.start()
 	return s, nil
 }
 
-func ignoreMissing(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
-}
-
-// clearWay says why there can be no socket at path; one that nobody serves is no reason.
-func clearWay(path string) error {
-	info, err := os.Lstat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case err != nil:
-		return fmt.Errorf("control socket: %w", err)
-	case info.Mode().Type() != fs.ModeSocket:
-		return fmt.Errorf("control socket: %s: %w", path, ErrNotSocket)
-	}
-	c, err := net.DialTimeout("unix", path, time.Second)
-	if err == nil {
-		_ = c.Close()
-		return fmt.Errorf("control socket: %s: %w", path, ErrInUse)
-	}
-	if !errors.Is(err, unix.ECONNREFUSED) {
-		return fmt.Errorf("control socket: %w", err)
-	}
-	return nil // it is replaced
-}
-
-// Close ends all conversations and removes the socket. A second Close does nothing.
-func (s *Server) Close() error {
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
-		return nil
-	}
-	s.closed = true
-	for c := range s.clients {
-		_ = c.Close()
-	}
-	s.mu.Unlock()
-	var now unix.Stat_t
-	var err error
-	if unix.Stat(s.cfg.Path, &now) == nil && now.Dev == s.file.Dev && now.Ino == s.file.Ino {
-		err = ignoreMissing(os.Remove(s.cfg.Path))
-	}
-	err = errors.Join(err, s.listener.Close())
-	s.wg.Wait()
-	return err
-}
-
-func (s *Server) accept() {
-	for {
-		c, err := s.listener.AcceptUnix()
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		if err != nil {
-			s.cfg.Log.Warnf("Control socket: %v", err)
-			time.Sleep(acceptPause)
-			continue
-		}
-		s.mu.Lock()
-		switch {
-		case s.closed:
-			_ = c.Close()
-		case len(s.clients) >= maxClients:
-			_ = c.SetWriteDeadline(time.Now().Add(acceptPause))
-			_ = wire.NewConn(c).Send(&agppb.ControlReply{Error: ErrBusy.Error()})
-			_ = c.Close()
-		default:
-			s.clients[c] = true
-			s.wg.Go(func() { s.serve(c) })
-		}
-		s.mu.Unlock()
-	}
-}
-
-func (s *Server) serve(c *net.UnixConn) {
-	defer func() {
-		s.mu.Lock()
-		delete(s.clients, c)
-		s.mu.Unlock()
-		_ = c.Close()
-	}()
+func (s *Server) serve(c *net.UnixConn, peer peer) {
 	conn := wire.NewLimitedConn(c, maxRequest)
-	send := func(r *agppb.ControlReply) error {
-		if err := c.SetWriteDeadline(time.Now().Add(replyLimit)); err != nil {
-			return err
-		}
-		return conn.Send(r)
-	}
-	peer, err := peerOf(c)
-	if err == nil {
-		err = s.check(&peer)
-	}
-	if err != nil {
-		s.cfg.Log.Warnf("Control socket: uid %d: %v", peer.uid, err)
-		_ = send(&agppb.ControlReply{Error: err.Error()})
-		return
-	}
 	for {
 		var req agppb.ControlRequest
 		if err := c.SetReadDeadline(time.Now().Add(idleLimit)); err != nil {
@@ -224,25 +82,16 @@ func (s *Server) serve(c *net.UnixConn) {
 		}
 		if err := conn.Receive(&req); err != nil {
 			if !errors.Is(err, io.EOF) {
-				_ = send(&agppb.ControlReply{Error: err.Error()})
+				_ = sendSoon(c, conn, &agppb.ControlReply{Error: err.Error()})
 			}
 			return
 		}
 		for r := range s.answer(&req, peer) {
-			if send(r) != nil {
+			if sendSoon(c, conn, r) != nil {
 				return
 			}
 		}
 	}
-}
-
-// check goes by the present owner of the file, which may have been given to a group.
-func (s *Server) check(p *peer) error {
-	file := s.file
-	if err := unix.Stat(s.cfg.Path, &file); err != nil || file.Ino != s.file.Ino || file.Dev != s.file.Dev {
-		file = s.file
-	}
-	return p.check(file.Uid, file.Gid)
 }
 
 // answer obeys a request and yields the replies.

@@ -65,7 +65,7 @@ func run(ctx context.Context, args []string) int {
 
 // commands of the binary, each in its own file.
 func commands() []*cli.Command {
-	list := []*cli.Command{runCommand(), engineCommand(), replayCommand(), doctorCommand(), modelCommand()}
+	list := []*cli.Command{runCommand(), engineCommand(), replayCommand(), doctorCommand(), modelCommand(), topCommand()}
 	return append(append(append(list, setupCommands()...), controlCommands()...), versionCommand())
 }
 

@@ -24,13 +24,19 @@ func pageNumbers(page string) map[string]uint64 {
 	return sums
 }
 
-func TestReplayReportSaysWhatTheOutputSays(t *testing.T) {
-	dir := t.TempDir()
-	capture, page := filepath.Join(dir, "demo.pcap"), filepath.Join(dir, "out.html")
-	f, err := os.Create(capture)
+func demoCapture(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "demo.pcap")
+	f, err := os.Create(path)
 	require.NoError(t, err)
 	require.NoError(t, traffic.Demo(1).WritePcap(f))
 	require.NoError(t, f.Close())
+	return path
+}
+
+func TestReplayReportSaysWhatTheOutputSays(t *testing.T) {
+	dir := t.TempDir()
+	capture, page := demoCapture(t), filepath.Join(dir, "out.html")
 	require.NoError(t, os.WriteFile(page, []byte("an older one"), 0o600))
 
 	out, log, code := call(t, "replay", "-o", "json", "--report", page, capture)

@@ -4354,6 +4354,124 @@ func (x *ControlAllowed) GetWhy() string {
 	return ""
 }
 
+// View is what the plugin process shows to those who watch, once a second through another
+// unix socket; same framing. Nothing is sent back.
+type View struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Error         string                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`                  // why nothing is shown; the last message
+	Hello         *Hello                 `protobuf:"bytes,2,opt,name=hello,proto3" json:"hello,omitempty"`                  // always
+	TimeNs        int64                  `protobuf:"varint,3,opt,name=time_ns,json=timeNs,proto3" json:"time_ns,omitempty"` // wall clock
+	Interface     string                 `protobuf:"bytes,4,opt,name=interface,proto3" json:"interface,omitempty"`
+	State         string                 `protobuf:"bytes,5,opt,name=state,proto3" json:"state,omitempty"` // of the engine
+	Restarts      uint64                 `protobuf:"varint,6,opt,name=restarts,proto3" json:"restarts,omitempty"`
+	PacketsLost   uint64                 `protobuf:"varint,7,opt,name=packets_lost,json=packetsLost,proto3" json:"packets_lost,omitempty"` // inside engines that died
+	LastError     string                 `protobuf:"bytes,8,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`        // why the last engine ended, empty if none failed
+	Snapshot      *Snapshot              `protobuf:"bytes,9,opt,name=snapshot,proto3" json:"snapshot,omitempty"`                           // without the states of sketches
+	Alerts        []*Alert               `protobuf:"bytes,10,rep,name=alerts,proto3" json:"alerts,omitempty"`                              // the last ones, oldest first
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *View) Reset() {
+	*x = View{}
+	mi := &file_agp_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *View) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*View) ProtoMessage() {}
+
+func (x *View) ProtoReflect() protoreflect.Message {
+	mi := &file_agp_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use View.ProtoReflect.Descriptor instead.
+func (*View) Descriptor() ([]byte, []int) {
+	return file_agp_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *View) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *View) GetHello() *Hello {
+	if x != nil {
+		return x.Hello
+	}
+	return nil
+}
+
+func (x *View) GetTimeNs() int64 {
+	if x != nil {
+		return x.TimeNs
+	}
+	return 0
+}
+
+func (x *View) GetInterface() string {
+	if x != nil {
+		return x.Interface
+	}
+	return ""
+}
+
+func (x *View) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *View) GetRestarts() uint64 {
+	if x != nil {
+		return x.Restarts
+	}
+	return 0
+}
+
+func (x *View) GetPacketsLost() uint64 {
+	if x != nil {
+		return x.PacketsLost
+	}
+	return 0
+}
+
+func (x *View) GetLastError() string {
+	if x != nil {
+		return x.LastError
+	}
+	return ""
+}
+
+func (x *View) GetSnapshot() *Snapshot {
+	if x != nil {
+		return x.Snapshot
+	}
+	return nil
+}
+
+func (x *View) GetAlerts() []*Alert {
+	if x != nil {
+		return x.Alerts
+	}
+	return nil
+}
+
 var File_agp_proto protoreflect.FileDescriptor
 
 const file_agp_proto_rawDesc = "" +
@@ -4816,7 +4934,20 @@ const file_agp_proto_rawDesc = "" +
 	"\aallowed\x18\f \x03(\v2\x16.agp.v1.ControlAllowedR\aallowed\":\n" +
 	"\x0eControlAllowed\x12\x16\n" +
 	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12\x10\n" +
-	"\x03why\x18\x02 \x01(\tR\x03why*X\n" +
+	"\x03why\x18\x02 \x01(\tR\x03why\"\xc1\x02\n" +
+	"\x04View\x12\x14\n" +
+	"\x05error\x18\x01 \x01(\tR\x05error\x12#\n" +
+	"\x05hello\x18\x02 \x01(\v2\r.agp.v1.HelloR\x05hello\x12\x17\n" +
+	"\atime_ns\x18\x03 \x01(\x03R\x06timeNs\x12\x1c\n" +
+	"\tinterface\x18\x04 \x01(\tR\tinterface\x12\x14\n" +
+	"\x05state\x18\x05 \x01(\tR\x05state\x12\x1a\n" +
+	"\brestarts\x18\x06 \x01(\x04R\brestarts\x12!\n" +
+	"\fpackets_lost\x18\a \x01(\x04R\vpacketsLost\x12\x1d\n" +
+	"\n" +
+	"last_error\x18\b \x01(\tR\tlastError\x12,\n" +
+	"\bsnapshot\x18\t \x01(\v2\x10.agp.v1.SnapshotR\bsnapshot\x12%\n" +
+	"\x06alerts\x18\n" +
+	" \x03(\v2\r.agp.v1.AlertR\x06alerts*X\n" +
 	"\tEndReason\x12\f\n" +
 	"\bEND_IDLE\x10\x00\x12\x0e\n" +
 	"\n" +
@@ -4838,7 +4969,7 @@ func file_agp_proto_rawDescGZIP() []byte {
 }
 
 var file_agp_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_agp_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
+var file_agp_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
 var file_agp_proto_goTypes = []any{
 	(EndReason)(0),         // 0: agp.v1.EndReason
 	(Log_Level)(0),         // 1: agp.v1.Log.Level
@@ -4883,12 +5014,13 @@ var file_agp_proto_goTypes = []any{
 	(*ControlRule)(nil),    // 40: agp.v1.ControlRule
 	(*ControlState)(nil),   // 41: agp.v1.ControlState
 	(*ControlAllowed)(nil), // 42: agp.v1.ControlAllowed
-	nil,                    // 43: agp.v1.Configure.DetectEntry
-	nil,                    // 44: agp.v1.Summary.DropsEntry
-	nil,                    // 45: agp.v1.Summary.ErrorsEntry
-	nil,                    // 46: agp.v1.QueueRow.DropsEntry
-	nil,                    // 47: agp.v1.EngineRow.DropsEntry
-	nil,                    // 48: agp.v1.EngineRow.ErrorsEntry
+	(*View)(nil),           // 43: agp.v1.View
+	nil,                    // 44: agp.v1.Configure.DetectEntry
+	nil,                    // 45: agp.v1.Summary.DropsEntry
+	nil,                    // 46: agp.v1.Summary.ErrorsEntry
+	nil,                    // 47: agp.v1.QueueRow.DropsEntry
+	nil,                    // 48: agp.v1.EngineRow.DropsEntry
+	nil,                    // 49: agp.v1.EngineRow.ErrorsEntry
 }
 var file_agp_proto_depIdxs = []int32{
 	4,  // 0: agp.v1.Command.hello:type_name -> agp.v1.Hello
@@ -4910,14 +5042,14 @@ var file_agp_proto_depIdxs = []int32{
 	6,  // 16: agp.v1.Configure.source:type_name -> agp.v1.Source
 	11, // 17: agp.v1.Configure.decap:type_name -> agp.v1.Decap
 	12, // 18: agp.v1.Configure.emit:type_name -> agp.v1.Emit
-	43, // 19: agp.v1.Configure.detect:type_name -> agp.v1.Configure.DetectEntry
+	44, // 19: agp.v1.Configure.detect:type_name -> agp.v1.Configure.DetectEntry
 	7,  // 20: agp.v1.Source.live:type_name -> agp.v1.Live
 	8,  // 21: agp.v1.Live.policy:type_name -> agp.v1.SteerPolicy
 	10, // 22: agp.v1.SteerRules.add:type_name -> agp.v1.SteerRule
 	1,  // 23: agp.v1.Log.level:type_name -> agp.v1.Log.Level
 	21, // 24: agp.v1.Finished.summary:type_name -> agp.v1.Summary
-	44, // 25: agp.v1.Summary.drops:type_name -> agp.v1.Summary.DropsEntry
-	45, // 26: agp.v1.Summary.errors:type_name -> agp.v1.Summary.ErrorsEntry
+	45, // 25: agp.v1.Summary.drops:type_name -> agp.v1.Summary.DropsEntry
+	46, // 26: agp.v1.Summary.errors:type_name -> agp.v1.Summary.ErrorsEntry
 	24, // 27: agp.v1.Records.records:type_name -> agp.v1.FlowRecord
 	25, // 28: agp.v1.Alerts.alerts:type_name -> agp.v1.Alert
 	0,  // 29: agp.v1.FlowRecord.end_reason:type_name -> agp.v1.EndReason
@@ -4928,9 +5060,9 @@ var file_agp_proto_depIdxs = []int32{
 	30, // 34: agp.v1.Snapshot.queues:type_name -> agp.v1.QueueRow
 	32, // 35: agp.v1.Snapshot.steering:type_name -> agp.v1.SteeringRow
 	31, // 36: agp.v1.Snapshot.gpus:type_name -> agp.v1.GpuRow
-	46, // 37: agp.v1.QueueRow.drops:type_name -> agp.v1.QueueRow.DropsEntry
-	47, // 38: agp.v1.EngineRow.drops:type_name -> agp.v1.EngineRow.DropsEntry
-	48, // 39: agp.v1.EngineRow.errors:type_name -> agp.v1.EngineRow.ErrorsEntry
+	47, // 37: agp.v1.QueueRow.drops:type_name -> agp.v1.QueueRow.DropsEntry
+	48, // 38: agp.v1.EngineRow.drops:type_name -> agp.v1.EngineRow.DropsEntry
+	49, // 39: agp.v1.EngineRow.errors:type_name -> agp.v1.EngineRow.ErrorsEntry
 	35, // 40: agp.v1.ControlRequest.block:type_name -> agp.v1.ControlBlock
 	36, // 41: agp.v1.ControlRequest.unblock:type_name -> agp.v1.ControlUnblock
 	35, // 42: agp.v1.ControlRequest.rate_limit:type_name -> agp.v1.ControlBlock
@@ -4940,11 +5072,14 @@ var file_agp_proto_depIdxs = []int32{
 	40, // 46: agp.v1.ControlReply.rules:type_name -> agp.v1.ControlRule
 	41, // 47: agp.v1.ControlReply.state:type_name -> agp.v1.ControlState
 	42, // 48: agp.v1.ControlState.allowed:type_name -> agp.v1.ControlAllowed
-	49, // [49:49] is the sub-list for method output_type
-	49, // [49:49] is the sub-list for method input_type
-	49, // [49:49] is the sub-list for extension type_name
-	49, // [49:49] is the sub-list for extension extendee
-	0,  // [0:49] is the sub-list for field type_name
+	4,  // 49: agp.v1.View.hello:type_name -> agp.v1.Hello
+	26, // 50: agp.v1.View.snapshot:type_name -> agp.v1.Snapshot
+	25, // 51: agp.v1.View.alerts:type_name -> agp.v1.Alert
+	52, // [52:52] is the sub-list for method output_type
+	52, // [52:52] is the sub-list for method input_type
+	52, // [52:52] is the sub-list for extension type_name
+	52, // [52:52] is the sub-list for extension extendee
+	0,  // [0:52] is the sub-list for field type_name
 }
 
 func init() { file_agp_proto_init() }
@@ -4987,7 +5122,7 @@ func file_agp_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agp_proto_rawDesc), len(file_agp_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   47,
+			NumMessages:   48,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

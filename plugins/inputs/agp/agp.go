@@ -18,6 +18,7 @@ import (
 	"github.com/influxdata/telegraf/plugins/inputs"
 	"golang.org/x/sys/unix"
 
+	"github.com/agp-net/telegraf-agp/agp/control"
 	"github.com/agp-net/telegraf-agp/agp/options"
 	"github.com/agp-net/telegraf-agp/agp/supervise"
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
@@ -54,6 +55,7 @@ type AGP struct {
 	SketchWindow  *config.Duration   `toml:"sketch_window"`
 	SeriesLimit   int                `toml:"series_limit"`
 	EngineCommand []string           `toml:"engine_command"`
+	ViewSocket    string             `toml:"view_socket"`
 	Flows         FlowsConfig        `toml:"flows"`
 	Live          LiveConfig         `toml:"live"`
 	Enforce       EnforceConfig      `toml:"enforce"`
@@ -69,6 +71,7 @@ type AGP struct {
 	supervisor *supervise.Supervisor
 	acc        telegraf.Accumulator
 	enforced   *enforcement
+	view       *control.ViewServer // nil: nobody can watch
 	snapshot   telemetry.Snapshot
 }
 
@@ -88,7 +91,7 @@ func New() *AGP {
 	return &AGP{
 		Source: sourcePcap, Pipeline: options.PipelineAuto, Mode: options.ModeFlow,
 		IdleTimeout: config.Duration(time.Minute), ActiveTimeout: config.Duration(5 * time.Minute),
-		MaxFlows: 1 << 18, TopK: 10, SeriesLimit: DefaultSeriesLimit,
+		MaxFlows: 1 << 18, TopK: 10, SeriesLimit: DefaultSeriesLimit, ViewSocket: control.DefaultViewSocket,
 		Live: defaultLive(), Enforce: defaultEnforce(),
 		Flows: FlowsConfig{Emit: options.EmitNone, SampleEvery: 100, MaxPerSecond: 1000},
 	}
@@ -148,6 +151,9 @@ func (a *AGP) check() error {
 	}
 	if !(a.Flows.MaxPerSecond >= 0 && a.Flows.MaxPerSecond <= 1e9) {
 		errs = append(errs, bad("flows.max_per_second", a.Flows.MaxPerSecond, "0 to 1000000000"))
+	}
+	if err := socketPath("view_socket", a.ViewSocket); err != nil {
+		errs = append(errs, err)
 	}
 	for _, d := range a.Decap {
 		errs = append(errs, oneOf("decap", d, options.Tunnels()...))
@@ -399,7 +405,8 @@ func (a *AGP) Start(acc telegraf.Accumulator) error {
 	}
 	conf := supervise.Config{Command: a.EngineCommand, Version: Version(), Configure: a.conf, Log: a.Log}
 	begin, enforced := a.startEnforcement(&conf)
-	conf.Handler = handler{a.converter, acc, enforced}
+	h := &handler{a.converter, acc, enforced, nil}
+	conf.Handler = h
 	if a.live() {
 		conf.Ended = a.takeBack
 	}
@@ -410,7 +417,8 @@ func (a *AGP) Start(acc telegraf.Accumulator) error {
 	if err := begin(s); err != nil {
 		return err
 	}
-	a.supervisor, a.acc, a.enforced = s, acc, enforced
+	h.view = a.show(s)
+	a.supervisor, a.acc, a.enforced, a.view = s, acc, enforced, h.view
 	s.Start()
 	return nil
 }
@@ -420,13 +428,40 @@ type handler struct {
 	converter *Converter
 	acc       telegraf.Accumulator
 	enforced  *enforcement
+	view      *control.ViewServer
 }
 
-func (h handler) Record(r *telemetry.Record) { h.converter.Record(r, time.Now(), h.acc) }
+func (h *handler) Record(r *telemetry.Record) { h.converter.Record(r, time.Now(), h.acc) }
 
-func (h handler) Alert(a *telemetry.Alert) {
+func (h *handler) Alert(a *telemetry.Alert) {
 	h.converter.Alert(a, time.Now(), h.acc)
+	if h.view != nil {
+		h.view.Alert(a)
+	}
 	h.enforced.alert(a)
+}
+
+// show lets people watch the engine. Without, everything else works.
+func (a *AGP) show(s *supervise.Supervisor) *control.ViewServer {
+	if a.ViewSocket == "" {
+		return nil
+	}
+	v, err := control.ListenView(control.ViewConfig{
+		Path: a.ViewSocket, Version: Version(), Interface: a.Interface, Log: a.Log,
+		Snapshot: func(dst *telemetry.Snapshot) control.Engine {
+			st := s.Snapshot(dst)
+			return control.Engine{State: string(st.State), Restarts: st.Restarts, PacketsLost: st.PacketsLost, LastError: st.LastError}
+		},
+	})
+	if err != nil {
+		report := a.Log.Warnf
+		if a.ViewSocket == control.DefaultViewSocket {
+			report = a.Log.Infof // nobody asked for it: another plugin may have it, or the user no right to make it
+		}
+		report("Nobody can watch this engine (view_socket = %q): %v", a.ViewSocket, err)
+		return nil
+	}
+	return v
 }
 
 // Gather implements telegraf.Input.
@@ -458,10 +493,15 @@ func (a *AGP) Stop() {
 		return
 	}
 	a.enforced.stop()
+	if a.view != nil {
+		if err := a.view.Close(); err != nil {
+			a.Log.Errorf("View socket: %v", err)
+		}
+	}
 	a.supervisor.Stop()
 	a.enforced.wait()
 	a.report(a.acc)
-	a.supervisor, a.acc, a.enforced = nil, nil, nil
+	a.supervisor, a.acc, a.enforced, a.view = nil, nil, nil, nil
 }
 
 // ErrNoModels says that a reload found none where there were some before.

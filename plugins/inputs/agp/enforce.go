@@ -87,10 +87,17 @@ func (a *AGP) checkEnforce() error {
 	if !filepath.IsAbs(e.StateFile) {
 		errs = append(errs, bad("enforce.state_file", e.StateFile, "an absolute path"))
 	}
-	if e.Socket != "" && (!filepath.IsAbs(e.Socket) || len(e.Socket) > maxSocket) {
-		errs = append(errs, bad("enforce.socket", e.Socket, fmt.Sprintf("an absolute path of at most %d bytes, or \"\"", maxSocket)))
+	if err := socketPath("enforce.socket", e.Socket); err != nil {
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+func socketPath(key, path string) error {
+	if path == "" || filepath.IsAbs(path) && len(path) <= maxSocket {
+		return nil
+	}
+	return bad(key, path, fmt.Sprintf("an absolute path of at most %d bytes, or \"\"", maxSocket))
 }
 
 func (e *EnforceConfig) allow() ([]netip.Prefix, error) {

@@ -129,7 +129,7 @@ func TestCommandsAndAlertsReachTheRuleListAndItsMetric(t *testing.T) {
 	_, err = c.Block("203.0.113.9", 0, "")
 	require.ErrorContains(t, err, "203.0.113.0/24: configured")
 
-	h := handler{a.converter, &acc, a.enforced}
+	h := handler{a.converter, &acc, a.enforced, a.view}
 	h.Alert(&telemetry.Alert{Kind: "port_scan", Src: "198.51.100.9", Count: 20})
 	h.Alert(&telemetry.Alert{Kind: "host_scan", Src: "198.51.100.10", Count: 20})
 	got := map[string]string{}

@@ -105,6 +105,7 @@ func plugin(t *testing.T) *AGP {
 	a.Files = []string{capture}
 	a.Models = []string{"none"}
 	a.EngineCommand = []string{os.Args[0]}
+	a.ViewSocket = "" // the machine has one of this name
 	a.Flows.Emit = "all"
 	return a
 }
@@ -135,6 +136,7 @@ func TestBadConfigurationNamesKeyValueAndAllowed(t *testing.T) {
 		`top_k = 1000, allowed: 1 to 999`:                                       func(a *AGP) { a.TopK = 1000 },
 		`series_limit = 0, allowed: 1 to 1000000`:                               func(a *AGP) { a.SeriesLimit = 0 },
 		`flows.emit = "some", allowed: "none", "alerts", "sampled", "all"`:      func(a *AGP) { a.Flows.Emit = "some" },
+		`view_socket = "v", allowed: an absolute path`:                          func(a *AGP) { a.ViewSocket = "v" },
 		`flows.sample_every = 0, allowed: 1 to 1073741824`:                      func(a *AGP) { a.Flows.SampleEvery = 0 },
 		`flows.max_per_second = -2, allowed: 0 to 1000000000`:                   func(a *AGP) { a.Flows.MaxPerSecond = -2 },
 		`no threshold "syn_flud"; known are syn_flood`:                          func(a *AGP) { a.Detect = map[string]float64{"syn_flud": 1} },
