@@ -190,14 +190,19 @@ func TestSocketIsForOwnerAndGroupAndGoesWithTheServer(t *testing.T) {
 	require.Equal(t, fs.ModeSocket|0o660, info.Mode())
 	require.NoError(t, s.Close())
 	require.NoError(t, s.Close(), "twice")
-	left, err := os.ReadDir(filepath.Dir(cfg.Path))
+	left, err := os.ReadDir(dir)
 	require.NoError(t, err)
-	require.Empty(t, left)
+	require.Empty(t, left, "nor is the folder left that was made for it")
 	_, err = Dial(t.Context(), cfg.Path)
 	require.ErrorIs(t, err, ErrNoServer)
 	s, err = Listen(cfg)
 	require.NoError(t, err, "again")
 	require.NoError(t, s.Close())
+	require.NoError(t, os.Mkdir(filepath.Dir(cfg.Path), 0o700))
+	s, err = Listen(cfg)
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+	require.DirExists(t, filepath.Dir(cfg.Path), "one that was there before stays")
 }
 
 func TestStaleSocketIsReplaced(t *testing.T) {

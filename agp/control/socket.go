@@ -42,6 +42,7 @@ type socket struct {
 	refusal  func(error) proto.Message
 	listener *net.UnixListener
 	file     unix.Stat_t // of the socket as it was made
+	folder   string      // that was made for the socket, "" if there was one
 
 	wg      sync.WaitGroup
 	mu      sync.Mutex // guards what follows
@@ -55,7 +56,10 @@ func listen(name, path string, log Logger, serve func(*net.UnixConn, peer), refu
 	if err := clearWay(path); err != nil {
 		return nil, fail(err)
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+	folder := filepath.Dir(path)
+	if _, err := os.Stat(folder); err == nil {
+		folder = ""
+	} else if err := os.MkdirAll(folder, 0o750); err != nil {
 		return nil, fail(err)
 	}
 	// Under another name until its mode is right, so that there is no moment at
@@ -70,7 +74,7 @@ func listen(name, path string, log Logger, serve func(*net.UnixConn, peer), refu
 		return nil, fail(err)
 	}
 	l.SetUnlinkOnClose(false)
-	s := &socket{name: name, path: path, log: log, serve: serve, refusal: refusal, listener: l, clients: map[*net.UnixConn]bool{}}
+	s := &socket{name: name, path: path, log: log, serve: serve, refusal: refusal, listener: l, folder: folder, clients: map[*net.UnixConn]bool{}}
 	err = os.Chmod(temp, 0o660)
 	if err == nil {
 		err = os.Rename(temp, path)
@@ -132,6 +136,9 @@ func (s *socket) Close() error {
 	var err error
 	if unix.Stat(s.path, &now) == nil && now.Dev == s.file.Dev && now.Ino == s.file.Ino {
 		err = ignoreMissing(os.Remove(s.path))
+	}
+	if s.folder != "" {
+		_ = os.Remove(s.folder) // unless others use it
 	}
 	err = errors.Join(err, s.listener.Close())
 	s.wg.Wait()

@@ -492,12 +492,12 @@ func (a *AGP) Stop() {
 	if a.supervisor == nil {
 		return
 	}
-	a.enforced.stop()
 	if a.view != nil {
 		if err := a.view.Close(); err != nil {
 			a.Log.Errorf("View socket: %v", err)
 		}
 	}
+	a.enforced.stop()
 	a.supervisor.Stop()
 	a.enforced.wait()
 	a.report(a.acc)

@@ -57,6 +57,7 @@ func TestViewersSeeWhatThePluginReports(t *testing.T) {
 	a.Stop()
 	require.Less(t, time.Since(start), 5*time.Second)
 	require.NoFileExists(t, a.ViewSocket)
+	require.NoDirExists(t, filepath.Dir(a.ViewSocket), "it was made for the socket")
 	_, err = control.DialView(context.Background(), a.ViewSocket)
 	require.ErrorIs(t, err, control.ErrNoView)
 }
