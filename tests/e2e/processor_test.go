@@ -16,20 +16,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/agp-net/telegraf-agp/tests/e2e/influx"
+	"github.com/agp-net/telegraf-agp/tests/testcap"
 	"github.com/agp-net/telegraf-agp/tests/traffic"
 )
 
 // exports are the packets that softflowd sends about a capture.
 func exports(t *testing.T, capture string, args ...string) [][]byte {
 	t.Helper()
-	softflowd, err := exec.LookPath("softflowd")
-	if err != nil {
-		softflowd, err = exec.LookPath("/usr/sbin/softflowd")
-	}
-	if err != nil && os.Getenv("AGP_REQUIRE") == "" {
-		t.Skip("no softflowd")
-	}
-	require.NoError(t, err)
+	softflowd := testcap.Program(t, "softflowd")
 	conn, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	require.NoError(t, err)
 	defer conn.Close()
@@ -103,8 +97,8 @@ func processorSection(t *testing.T) string {
 
 // finding is what an alert is about.
 type finding struct {
-	Kind, Src, Dst string
-	DstPort        int64 `json:"dst_port"`
+	Kind, Src, Dst   string
+	SrcPort, DstPort int64
 }
 
 // packetFindings are those of the engine, which sees every packet.
@@ -113,13 +107,14 @@ func packetFindings(t *testing.T, capture string) (list []finding) {
 	out, err := exec.Command(agpBinary(t), "replay", "--models", "none", "--no-records", "--output", "json", capture).Output()
 	require.NoError(t, err)
 	for line := range bytes.Lines(out) {
-		var f struct {
-			Type string
-			finding
+		var a struct {
+			Type, Kind, Src, Dst string
+			SrcPort              int64 `json:"src_port"`
+			DstPort              int64 `json:"dst_port"`
 		}
-		require.NoError(t, json.Unmarshal(line, &f))
-		if f.Type == "alert" {
-			list = append(list, f.finding)
+		require.NoError(t, json.Unmarshal(line, &a))
+		if a.Type == "alert" {
+			list = append(list, finding{a.Kind, a.Src, a.Dst, a.SrcPort, a.DstPort})
 		}
 	}
 	return list
@@ -127,6 +122,9 @@ func packetFindings(t *testing.T, capture string) (list []finding) {
 
 func flowFindings(t *testing.T, db *influx.Server) (list []finding) {
 	t.Helper()
+	if db.Int("e2e", `SELECT count("time_ns") FROM "agp_alert"`) == 0 {
+		return nil
+	}
 	for _, m := range allPoints(t, db, "agp_alert") {
 		f := finding{}
 		f.Kind, _ = m.GetTag("kind")
@@ -136,8 +134,10 @@ func flowFindings(t *testing.T, db *influx.Server) (list []finding) {
 		if v, ok := m.GetField("dst"); ok {
 			f.Dst = v.(string)
 		}
-		if m.HasField("dst_port") {
-			f.DstPort = field(m, "dst_port")
+		for name, to := range map[string]*int64{"src_port": &f.SrcPort, "dst_port": &f.DstPort} {
+			if m.HasField(name) {
+				*to = field(m, name)
+			}
 		}
 		list = append(list, f)
 	}
@@ -146,7 +146,7 @@ func flowFindings(t *testing.T, db *influx.Server) (list []finding) {
 
 // notInFlows are findings of the demo's packets that flows cannot show, and why.
 var notInFlows = map[finding]string{
-	{"covert_timing", "10.1.0.44", "203.0.113.9", 9999}: "the message is in the times of single packets, which no meter exports",
+	{"covert_timing", "10.1.0.44", "203.0.113.9", 0, 9999}: "the message is in the times of single packets, which no meter exports",
 }
 
 // Flows of a real exporter through telegraf's own input: every metric arrives, and the detectors
@@ -202,6 +202,52 @@ func TestProcessorFindsInNetflowWhatThePacketsShow(t *testing.T) {
 	}
 }
 
+// packetsOnly are findings of real captures that flows cannot show, and why.
+var packetsOnly = map[string]map[finding]string{
+	"icmp-tunnel.pcap": {
+		{"icmp_tunnel", "192.168.154.131", "192.168.154.132", 0, 0}: "sizes of single packets are not exported",
+	},
+	"TCC_Faust_40_80.pcap": {
+		{"covert_timing", "143.93.191.117", "143.93.191.118", 0, 9999}: "times of single packets are not exported",
+	},
+	"Size_Mod_1000_1001_300ms_0925_1800.pcap": {
+		{"covert_size", "192.168.0.46", "192.168.0.206", 0, 9999}: "sizes of single packets are not exported",
+	},
+}
+
+// What captures hold is found in the flows that softflowd makes of them, except what is
+// listed, and nothing else.
+func TestProcessorOnRealCaptures(t *testing.T) {
+	for _, name := range []string{
+		"443-firefox.pcap", "amp.TCP.reflection.SYNACK.pcap", "amp.UDP.snmp.src161.pcapng", "bruteforce.pcap", "malicious-ssh-bruteforce.pcap",
+		"bro.org.pcap", "dns_exfiltration.pcap", "icmp-tunnel.pcap", "WebattackRCE.pcap", "TCC_Faust_40_80.pcap", "Size_Mod_1000_1001_300ms_0925_1800.pcap",
+	} {
+		t.Run(name, func(t *testing.T) {
+			capture := filepath.Join(testcap.Dir(t), name)
+			exported := exports(t, capture, "-v", "10", "-A", "milli")
+			db := influx.Start(t)
+			to := freePort(t)
+			p := startTelegraf(t, agentConfig(db.URL)+netflowSection(to, "ipfix")+processorSection(t))
+			eventually(t, "telegraf listens", func() bool { return strings.Contains(p.log.String(), "Listening on") })
+			sendPaced(t, to, exported)
+			settled(t, db, `SELECT last("flows") FROM "agp_processor"`)
+			p.stop()
+			got, want := map[finding]bool{}, map[finding]bool{}
+			for _, f := range flowFindings(t, db) {
+				got[f] = true
+			}
+			for _, f := range packetFindings(t, capture) {
+				want[f] = true
+			}
+			for f := range packetsOnly[name] {
+				require.True(t, want[f], "listed and not found in packets: %v", f)
+				delete(want, f)
+			}
+			require.Equal(t, want, got)
+		})
+	}
+}
+
 // The processor linked into an agent adds the same to Suricata's events as the one under execd.
 func TestProcessorCompiledInAddsTheSame(t *testing.T) {
 	eve, err := os.ReadFile("../../plugins/processors/agp/testdata/eve.json")
@@ -229,7 +275,7 @@ func TestProcessorCompiledInAddsTheSame(t *testing.T) {
 			db.WaitInt("e2e", `SELECT last("flows") FROM "agp_processor"`, events-1)
 			p.stop()
 			require.ElementsMatch(t, []finding{
-				{"port_scan", "10.2.0.66", "10.2.0.5", 0}, {"brute_force", "198.51.100.9", "10.2.0.7", 22},
+				{"port_scan", "10.2.0.66", "10.2.0.5", 0, 0}, {"brute_force", "198.51.100.9", "10.2.0.7", 0, 22},
 			}, flowFindings(t, db))
 			last := allPoints(t, db, "agp_processor")
 			require.Equal(t, events, field(last[len(last)-1], "metrics"))
@@ -239,7 +285,7 @@ func TestProcessorCompiledInAddsTheSame(t *testing.T) {
 	}
 }
 
-// settled is the value of a counter that has not grown for two seconds.
+// settled is the value of a counter that has not grown for a while.
 func settled(t *testing.T, db *influx.Server, query string) (n int64) {
 	t.Helper()
 	since := time.Now()
@@ -248,7 +294,7 @@ func settled(t *testing.T, db *influx.Server, query string) (n int64) {
 		if v != n {
 			n, since = v, time.Now()
 		}
-		return n > 0 && time.Since(since) > 2*time.Second
+		return n > 0 && time.Since(since) > 1500*time.Millisecond
 	})
 	return n
 }

@@ -75,7 +75,7 @@ const defaultConfig = "/etc/telegraf-agp/agp.conf"
 func runCommand() *cli.Command {
 	return &cli.Command{
 		Name:            "run",
-		Usage:           "run the plugin, for telegraf's inputs.execd",
+		Usage:           "run the plugin that the configuration names, for telegraf's inputs.execd or processors.execd",
 		ArgsUsage:       "[--config FILE] [--test] [--interval 10s] [--log-level info]",
 		SkipFlagParsing: true,
 		Action: func(c *cli.Context) error {

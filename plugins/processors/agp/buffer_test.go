@@ -139,32 +139,38 @@ func TestWhoBeganIsFound(t *testing.T) {
 		{"a server's side alone", fAck | fSyn | fFin, -2, 80, 5000, 1, 0, "2>1"},
 		{"a client's side alone", fAck | fSyn | fFin, -2, 5000, 80, 1, 0, "1>2"},
 	} {
-		b, n := newBuffer(64), uint64(3)
-		s := oneWay(1, 2, c.p, c.q, n, 52, c.start, c.start)
-		s.dir[0].flags, s.dir[0].hasFlags = uint8(max(c.flags, 0)), c.flags >= 0
-		b.add(s)
-		if c.back != -2 {
-			s = oneWay(2, 1, c.q, c.p, n, 52, c.backing, c.backing)
-			s.dir[0].flags, s.dir[0].hasFlags = uint8(max(c.back, 0)), c.back >= 0
+		for _, ends := range [][2]byte{{1, 2}, {2, 1}} { // whichever is the lower address
+			b, n := newBuffer(64), uint64(3)
+			s := oneWay(ends[0], ends[1], c.p, c.q, n, 52, c.start, c.start)
+			s.dir[0].flags, s.dir[0].hasFlags = uint8(max(c.flags, 0)), c.flags >= 0
+			b.add(s)
+			if c.back != -2 {
+				s = oneWay(ends[1], ends[0], c.q, c.p, n, 52, c.backing, c.backing)
+				s.dir[0].flags, s.dir[0].hasFlags = uint8(max(c.back, 0)), c.back >= 0
+				b.add(s)
+			}
+			b.turn()
+			var r telemetry.Record
+			b.turn()[0].record(&r)
+			name := map[byte]string{ends[0]: "1", ends[1]: "2"}
+			require.Equal(t, c.want, name[r.Src[3]]+">"+name[r.Dst[3]], "%s, %v", c.name, ends)
+		}
+	}
+}
+
+// An exporter may say that the answer came first; one packet with SYN and ACK is an answer all the same.
+func TestAcceptingTakesOnePacket(t *testing.T) {
+	for _, ends := range [][2]byte{{1, 2}, {2, 1}} {
+		b := newBuffer(64)
+		for _, s := range []*seen{oneWay(ends[0], ends[1], 80, 5000, 1, 60, 1, 1), oneWay(ends[1], ends[0], 5000, 80, 2, 112, 2, 2)} {
+			s.dir[0].flags, s.dir[0].hasFlags = fSyn|fAck, true
 			b.add(s)
 		}
 		b.turn()
 		var r telemetry.Record
 		b.turn()[0].record(&r)
-		require.Equal(t, c.want, fmt.Sprintf("%d>%d", r.Src[3], r.Dst[3]), c.name)
+		require.EqualValues(t, 80, r.DstPort)
 	}
-}
-
-func TestAcceptingTakesOnePacket(t *testing.T) {
-	b := newBuffer(64)
-	for _, s := range []*seen{oneWay(1, 2, 80, 5000, 1, 60, 1, 1), oneWay(2, 1, 5000, 80, 2, 112, 2, 2)} { // the answer has come first, says the exporter
-		s.dir[0].flags, s.dir[0].hasFlags = fSyn|fAck, true
-		b.add(s)
-	}
-	b.turn()
-	var r telemetry.Record
-	b.turn()[0].record(&r)
-	require.EqualValues(t, 80, r.DstPort)
 }
 
 // Headers are no payload: what only acknowledges, asks or refuses has none, what carries data has.
