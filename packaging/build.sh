@@ -41,7 +41,7 @@ mkdir -p "$stage/$share/telegraf.d"
 	sed -n '/^\[\[inputs\.execd\]\]/,/^$/{/./p}' configs/telegraf.conf
 } >"$stage/$share/telegraf.d/agp.conf"
 for f in configs/models/*.onnx configs/models/*.md; do put "$f" "$share/models/${f##*/}"; done
-for f in dashboards/README.md dashboards/{influxql,flux}/*.json dashboards/provisioning/*/*.yaml; do put "$f" "$share/grafana/${f#dashboards/}"; done
+for f in configs/dashboards/README.md configs/dashboards/{influxql,flux}/*.json configs/dashboards/provisioning/*/*.yaml; do put "$f" "$share/grafana/${f#configs/dashboards/}"; done
 put packaging/50-agp.conf usr/lib/systemd/system/telegraf.service.d/50-agp.conf
 put README.md $doc/README.md
 put plugins/inputs/agp/README.md $doc/inputs.agp.md

@@ -17,7 +17,7 @@ import (
 	"github.com/gopacket/gopacket/pcapgo"
 	"github.com/stretchr/testify/require"
 
-	"github.com/agp-net/telegraf-agp/dashboards"
+	"github.com/agp-net/telegraf-agp/configs/dashboards"
 	"github.com/agp-net/telegraf-agp/tests/e2e/influx"
 	"github.com/agp-net/telegraf-agp/tests/testcap"
 	"github.com/agp-net/telegraf-agp/tests/traffic"
@@ -90,7 +90,7 @@ type board struct {
 
 func readBoard(t *testing.T, l dashboards.Language, name string) (b board) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("../../dashboards", string(l), name+".json"))
+	text, err := os.ReadFile(filepath.Join("../../configs/dashboards", string(l), name+".json"))
 	require.NoError(t, err)
 	require.NoError(t, json.Unmarshal(text, &b))
 	return b

@@ -24,14 +24,14 @@ type root struct {
 // The overlay is of this root only: what is mounted below it, such as /run, is not seen inside.
 const makeRoot = `
 mount -t tmpfs tmpfs "$1"
-mkdir "$1/upper" "$1/work" "$1/root"
-mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/root"
-mount -t proc proc "$1/root/proc"
-mount --rbind /dev "$1/root/dev"
-mount -t tmpfs tmpfs "$1/root/tmp"
-mount -t tmpfs tmpfs "$1/root/run"
+mkdir "$1/upper" "$1/work" "$1/merged"
+mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/merged"
+mount -t proc proc "$1/merged/proc"
+mount --rbind /dev "$1/merged/dev"
+mount -t tmpfs tmpfs "$1/merged/tmp"
+mount -t tmpfs tmpfs "$1/merged/run"
 echo ready
-exec chroot "$1/root" cat
+exec chroot "$1/merged" cat
 `
 
 // newRoot makes one, without any network unless loopback is asked for: then it has the machine's.

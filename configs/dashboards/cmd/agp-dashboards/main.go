@@ -7,7 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/agp-net/telegraf-agp/dashboards"
+	"github.com/agp-net/telegraf-agp/configs/dashboards"
 )
 
 func main() {

@@ -25,8 +25,8 @@ func TestCommittedFilesAreThoseThatAreGenerated(t *testing.T) {
 	require.NoError(t, err)
 	for path, text := range want {
 		have, err := os.ReadFile(path)
-		require.NoError(t, err, "go generate ./dashboards")
-		require.Equal(t, string(text), string(have), "%s: go generate ./dashboards", path)
+		require.NoError(t, err, "go generate ./configs/dashboards")
+		require.Equal(t, string(text), string(have), "%s: go generate ./configs/dashboards", path)
 	}
 	for _, dir := range generated {
 		require.NoError(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -121,7 +121,7 @@ func shape(t *testing.T) map[string]string {
 	t.Helper()
 	known := map[string]string{}
 	for _, name := range []string{"shape.txt", "runner_shape.txt"} {
-		b, err := os.ReadFile("../plugins/inputs/agp/testdata/" + name)
+		b, err := os.ReadFile("../../plugins/inputs/agp/testdata/" + name)
 		require.NoError(t, err)
 		for line := range strings.Lines(string(b)) {
 			p := strings.Fields(line)
