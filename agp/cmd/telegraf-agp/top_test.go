@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -116,10 +117,14 @@ func TestTopWatchesARunningEngineFromTwoTerminals(t *testing.T) {
 	require.Regexp(t, colour, a.text())
 	require.NotRegexp(t, colour, b.text(), "NO_COLOR is obeyed")
 	// One that does not read disturbs neither the other nor a third.
-	a.quit()
+	require.NoError(t, b.cmd.Process.Signal(syscall.SIGSTOP))
+	seen := len(a.text())
+	require.Eventually(t, func() bool { return len(a.text()) > seen+20 }, 10*time.Second, 10*time.Millisecond)
 	out, _, code := call(t, "top", "--once", "--socket", socket)
 	require.Zero(t, code)
 	require.Contains(t, out, "lab  running")
+	a.quit()
+	require.NoError(t, b.cmd.Process.Signal(syscall.SIGCONT))
 	b.quit()
 	require.Contains(t, a.text(), "\x1b[?1049l", "the terminal is as it was")
 }
