@@ -3,6 +3,7 @@ package agp
 import (
 	"bytes"
 	"context"
+	"io/fs"
 	"maps"
 	"math"
 	"os"
@@ -384,4 +385,26 @@ func TestEngineIsAskedForWhereThereIsNone(t *testing.T) {
 	require.ErrorIs(t, err, ErrConfig)
 	self, _ := os.Executable()
 	require.ErrorContains(t, err, "engine_command is not set, "+self+" has no engine and no telegraf-agp is in PATH, allowed: [\"/path/to/telegraf-agp\", \"engine\"]")
+}
+
+// TestTroubleshootingQuotesWhatTheProgramSays: every key of the page stands in the sources.
+func TestTroubleshootingQuotesWhatTheProgramSays(t *testing.T) {
+	page, err := os.ReadFile("TROUBLESHOOTING.md")
+	require.NoError(t, err)
+	keys := regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllStringSubmatch(string(page), -1)
+	require.Greater(t, len(keys), 30)
+	var sources strings.Builder
+	for _, dir := range []string{"../../../agp", "../../../plugins", "../../../cuda"} {
+		require.NoError(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			sources.Write(text)
+			return err
+		}))
+	}
+	for _, k := range keys {
+		require.Contains(t, sources.String(), k[1])
+	}
 }
