@@ -112,8 +112,11 @@ func TestTopWatchesARunningEngineFromTwoTerminals(t *testing.T) {
 	a.wait("TOP src_bytes")
 	_, err := a.tty.WriteString("\t")
 	require.NoError(t, err)
-	require.NoError(t, pty.Setsize(a.tty, &pty.Winsize{Rows: 30, Cols: 90})) // all is drawn anew, not only what changed
-	a.wait("TOP dst_bytes")
+	rows := uint16(30)
+	require.Eventually(t, func() bool {
+		rows ^= 1 // all is drawn anew, not only what changed
+		return pty.Setsize(a.tty, &pty.Winsize{Rows: rows, Cols: 90}) == nil && strings.Contains(a.text(), "TOP dst_bytes")
+	}, 20*time.Second, 200*time.Millisecond)
 	require.Regexp(t, colour, a.text())
 	require.NotRegexp(t, colour, b.text(), "NO_COLOR is obeyed")
 	// One that does not read disturbs neither the other nor a third.
