@@ -7,7 +7,7 @@ GO          ?= go
 PYTHON      ?= python3
 BUILD       := build
 PROFILE     ?= demo
-FUZZTIME    ?= 60s
+FUZZTIME    ?= 40s
 FUZZJOBS    ?= 2
 CAPTURES    ?= $(wildcard ../shared/captures)
 # Packages that shorten their longest tests under the race detector: tested without it as well.
@@ -80,12 +80,12 @@ bench-gpu: gpu-tests ## the packet path on a GPU, fed by the NIC model; writes t
 
 test-e2e: ## telegraf, plugin, engine, InfluxDB and a browser together, packages from installation to removal; pictures in build/e2e
 	@rm -rf $(BUILD)/e2e && mkdir -p $(BUILD)/e2e
-	$(GO) test -count=1 -timeout 15m -artifacts -outputdir $(CURDIR)/$(BUILD)/e2e ./tests/e2e/... ./tests/packaging
+	$(GO) test -count=1 -timeout 25m -artifacts -outputdir $(CURDIR)/$(BUILD)/e2e ./tests/e2e/... ./tests/packaging
 
 test-live: ## capture from interfaces of network namespaces, as root; AGP_OVERLOAD=60s for the long overload
 	$(GO) test -count=1 -p 1 -timeout 20m ./tests/live/...
 
-fuzz: ## every fuzz target for FUZZTIME (60s), FUZZJOBS (2) at a time
+fuzz: ## every fuzz target for FUZZTIME (40s), FUZZJOBS (2) at a time
 	@tests/fuzz.sh $(FUZZTIME) $(FUZZJOBS)
 
 bench: build deps-bench $(BUILD)/venv-bench/.ready ## packets/s against other flow meters, in one run; writes tests/bench/RESULTS.md
