@@ -103,8 +103,8 @@ type Config struct {
 	LogRQ      uint8  // receive WQEs per ring, log2
 	Pitch      uint32 // bytes of a frame that the device can see
 	Batch      int    // packets that a warp takes at a time, 1 to 32
-	// Fill is how often a state warp looks again for a whole batch before it takes what is there, which
-	// takes some 50 ns each time; default DefaultFill, negative: never.
+	// Fill is how often a state warp looks again for a whole batch before it takes what is there, after a
+	// pause of some 20 ns each time; default DefaultFill, negative: never.
 	Fill       int
 	LogRecords uint8 // bytes of a shard's record ring, log2
 	Lossless   bool  // the device waits for the host rather than lose a record

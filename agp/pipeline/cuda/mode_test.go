@@ -15,6 +15,7 @@ import (
 	"github.com/agp-net/telegraf-agp/agp/flow"
 	"github.com/agp-net/telegraf-agp/agp/pipeline/cpu"
 	"github.com/agp-net/telegraf-agp/agp/pipeline/cuda"
+	"github.com/agp-net/telegraf-agp/agp/source"
 	"github.com/agp-net/telegraf-agp/agp/source/model"
 	"github.com/agp-net/telegraf-agp/agp/source/pcap"
 	"github.com/agp-net/telegraf-agp/agp/telemetry"
@@ -155,14 +156,7 @@ func TestHandoverInSequenceModeLosesNothing(t *testing.T) {
 	l := &lines{}
 	var p *cuda.Pipeline
 	n := 0
-	in := swapping{src, func() {
-		var load func() error
-		if n++; n%2 == 0 {
-			load = func() error { return nil }
-		}
-		_, err := p.Handover(context.Background(), load)
-		assert.NoError(t, err)
-	}}
+	in := handovers(t, src, &p, &n)
 	p, err = cuda.New(cuda.Config{
 		Patience: 2 * time.Minute, Device: simt.Device(t), Source: in, Sink: l, Mode: cuda.ModeSequence, Receivers: 3, Rings: 1, Shards: 2,
 		LogRQ: 9, LogRecords: 14, Lossless: true, Flow: flow.Config{MaxFlows: 1 << 14},
@@ -195,4 +189,17 @@ func TestModesThatCannotBe(t *testing.T) {
 		require.ErrorIs(t, err, cuda.ErrConfig)
 		require.ErrorContains(t, err, says)
 	}
+}
+
+// handovers has the kernel exchanged before each batch, launched by turns before and after the end of
+// the one before, and counts.
+func handovers(t *testing.T, src source.Source, p **cuda.Pipeline, n *int) source.Source {
+	return swapping{src, func() {
+		var load func() error
+		if *n++; *n%2 == 0 {
+			load = func() error { return nil }
+		}
+		_, err := (*p).Handover(context.Background(), load)
+		assert.NoError(t, err)
+	}}
 }

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/agp-net/telegraf-agp/agp/flow"
@@ -300,14 +299,7 @@ func TestHandoverInStatelessModeLosesNothing(t *testing.T) {
 	defer src.Close()
 	var p *cuda.Pipeline
 	n := 0
-	in := swapping{src, func() {
-		var load func() error
-		if n++; n%2 == 0 {
-			load = func() error { return nil }
-		}
-		_, err := p.Handover(context.Background(), load)
-		assert.NoError(t, err)
-	}}
+	in := handovers(t, src, &p, &n)
 	p, err = cuda.New(cuda.Config{
 		Patience: 2 * time.Minute, Device: simt.Device(t), Source: in, Sink: &lines{}, Mode: cuda.ModeStateless, Rings: 2, Shards: 2, LogRQ: 9, Sketch: &summary.Config{},
 	})
